@@ -1,0 +1,38 @@
+# `make run` from a fresh machine to a calibrated reply; `make test` to all tests; `make check` while working.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+PY := .venv/bin/python
+
+.DEFAULT_GOAL := check
+.PHONY: check lint types quick test run run-once clean
+
+# Proxy, bench and tests.
+.venv/.made: pyproject.toml
+	@echo "· making .venv (proxy, bench, tests)"
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/pip install $(PIP_FLAGS) -e '.[bench,dev]'
+	@touch $@
+
+# The CPU vLLM server; also what converts and trains the lab model.
+.venv-vllm/.made: pyproject.toml
+	@echo "· making .venv-vllm (vLLM for the CPU, about 3.5 GB)"
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/pip install $(PIP_FLAGS) -e '.[serve,train]'
+	@# PyPI's builds of these do not match the CPU torch, and vLLM starts without them.
+	@.venv-vllm/bin/pip uninstall $(PIP_FLAGS) -y torchvision torchaudio torchcodec
+	@touch $@
+
+lint: .venv/.made
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+types: .venv/.made
+	@.venv/bin/mypy
+
+quick: .venv/.made
+	@$(PY) -m pytest -q -m 'not server and not clients'
+
+check: lint types quick
+
+clean:
+	rm -rf .venv* .cache dist

@@ -1,0 +1,1 @@
+"""Measurement: benchmark replay, over-calling metrics, and the choice of the bias."""

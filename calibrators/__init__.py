@@ -1,0 +1,1 @@
+"""Calibration without I/O: action classes, tool-entry bias, and the flows that use them."""
