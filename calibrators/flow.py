@@ -1,0 +1,120 @@
+"""What a calibrator is: a generator that asks upstream queries and returns the reply to serve.
+
+It does no I/O. It yields a `Query`, is sent the `Reply` as soon as that is settled for it, may yield another
+query, and returns the reply that the client gets. One driver (proxy/driver.py) runs it for streams and
+non-streams alike. Calibrators nest: each asks through the one inside it, so that a probe's second query
+carries the bias like the first.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from calibrators.body import Body
+from calibrators.reply import Reply
+from calibrators.skip import Skip
+
+
+class Role(StrEnum):
+    """Why a query was made (decision log)."""
+
+    FIRST = "first"
+    RESAMPLE = "resample"
+    SRI = "sri"
+    CRI = "cri"
+    SHADOW = "shadow"
+
+
+Settled = Callable[[Reply], bool]
+"""Whether a calibrator has seen enough of a reply to go on; asked again as the reply grows."""
+
+
+def at_once(_: Reply) -> bool:
+    """Settled as soon as the status is known: nothing of the reply is held back."""
+    return True
+
+
+def first_event(reply: Reply) -> bool:
+    """Settled with the first event of a stream, which is where a server reports what it refuses late."""
+    return bool(reply.choices) or reply.error is not None or reply.ended
+
+
+def whole(reply: Reply) -> bool:
+    """Settled when the reply is complete."""
+    return reply.ended or reply.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query to the upstream and how much of its reply must be seen before the flow goes on."""
+
+    body: Body
+    role: Role = Role.FIRST
+    settled: Settled = at_once
+
+    def until(self, settled: Settled) -> "Query":
+        """This query, held back until `settled` as well as what was asked before."""
+        before = self.settled
+        if before is at_once or before is settled:
+            return replace(self, settled=settled)
+        return replace(self, settled=lambda reply: before(reply) and settled(reply))
+
+    def with_body(self, body: Body) -> "Query":
+        """This query with another body."""
+        return replace(self, body=body)
+
+
+Flow = Generator[Query, Reply, Reply]
+Ask = Callable[[Query], Flow]
+
+
+@dataclass(slots=True)
+class Report:
+    """What really happened to one reply, in the words of the X-Calibration-Applied header.
+
+    Attributes:
+        applied: what acted, by calibrator ("bias" -> "-1.5/processor").
+        skipped: why a calibrator did not act, by calibrator.
+    """
+
+    applied: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, Skip] = field(default_factory=dict)
+
+    def failed(self, message: str) -> None:
+        """A calibrator failed: whatever had been applied is not in the reply that is served."""
+        self.applied.clear()
+        self.skipped["calibration"] = Skip("failed", message)
+
+    def header(self) -> str:
+        """`bias=-1.5/processor; ...`, or `none; reason=...` where nothing acted."""
+        if self.applied:
+            parts = [f"{name}={what}" for name, what in self.applied.items()]
+            parts += [f"{name}=none ({why.text})" for name, why in self.skipped.items()]
+            return "; ".join(parts)
+        if self.skipped:
+            return "none; reason=" + ", ".join(why.text for why in self.skipped.values())
+        return "none"
+
+
+class Calibrator(Protocol):
+    """A calibration strategy."""
+
+    def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
+        """Ask `query` through `ask` in one's own way and return the reply to serve."""
+        ...
+
+
+def plain(query: Query) -> Flow:
+    """The innermost ask: the query itself."""
+    reply = yield query
+    return reply
+
+
+def nested(calibrators: Sequence[Calibrator], report: Report) -> Ask:
+    """One ask through all calibrators, the first of them innermost."""
+    ask: Ask = plain
+    for calibrator in calibrators:
+        ask = partial(calibrator.flow, ask=ask, report=report)
+    return ask

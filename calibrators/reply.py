@@ -1,0 +1,180 @@
+"""A reply as far as it has been read: text, reasoning, calls, finish reason, usage.
+
+One reader for whole replies and for streams, in every shape that servers send. What is read here decides
+the action class and the probes; what the client gets are the server's own bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Call:
+    """One tool call of a reply; `arguments` is the JSON text as the model wrote it, "{}" where empty."""
+
+    id: str | None = None
+    name: str = ""
+    _pieces: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        """The argument text, "{}" where the model sent none."""
+        return "".join(self._pieces) or "{}"
+
+    def add(self, delta: Json) -> None:
+        """Take in one more piece; a later null never erases what was known."""
+        if identity := delta.get("id"):
+            self.id = str(identity)
+        function = _object(delta.get("function"))
+        piece = function.get("name")
+        # Some servers send a name in pieces, others repeat the whole name in every chunk.
+        if isinstance(piece, str) and piece != self.name:
+            self.name += piece
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            self._pieces.append(arguments)
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of a reply's n alternatives; `delayed`: its first call came after text."""
+
+    finish_reason: str | None = None
+    calls: list[Call] = field(default_factory=list)
+    delayed: bool = False
+    first_logprobs: Json | None = None
+    _content: list[str] = field(default_factory=list)
+    _reasoning: list[str] = field(default_factory=list)
+    _by_index: dict[int, Call] = field(default_factory=dict)
+
+    @property
+    def content(self) -> str:
+        """The text that the client reads, without reasoning."""
+        return "".join(self._content)
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts, under whichever name the server sent them."""
+        return "".join(self._reasoning)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the server says that the text stopped before its end."""
+        return self.finish_reason in ("length", "content_filter", "abort", "error")
+
+    def add(self, message: Json) -> None:
+        """Take in a whole message or a delta of one."""
+        _collect(self._content, message.get("content"))
+        _collect(self._content, message.get("refusal"))
+        # vLLM renamed the field; servers send one or the other.
+        _collect(self._reasoning, message.get("reasoning", message.get("reasoning_content")))
+        for delta in _sequence(message.get("tool_calls")):
+            if isinstance(delta, Mapping):
+                self._call_for(delta).add(delta)
+        legacy = message.get("function_call")
+        if isinstance(legacy, Mapping):
+            self._at(-1).add({"function": legacy})
+
+    def _call_for(self, delta: Json) -> Call:
+        index = delta.get("index")
+        identity = delta.get("id")
+        last = self.calls[-1] if self.calls else None
+        known = self._by_index.get(index) if isinstance(index, int) else last
+        # A new id opens a new call, also at an index that is taken; without one the call goes on.
+        if known is None or (identity and known.id and identity != known.id):
+            return self._open(index)
+        return known
+
+    def _at(self, index: int) -> Call:
+        return self._by_index.get(index) or self._open(index)
+
+    def _open(self, index: object) -> Call:
+        call = Call()
+        self.delayed = self.delayed or (not self.calls and bool(self.content.strip()))
+        self.calls.append(call)
+        if isinstance(index, int):
+            self._by_index[index] = call
+        return call
+
+
+@dataclass(slots=True)
+class Reply:
+    """What one upstream query answered, as far as it has come.
+
+    Attributes:
+        status: HTTP status of the answer.
+        choices: alternatives by index.
+        usage: the server's token counts, if it sent any.
+        error: the server's error object, also one that came inside a stream.
+        ended: the server finished the reply ([DONE], or the whole body came).
+        readable: false where the body could not be read (encoding, not JSON): it has no class.
+    """
+
+    status: int
+    id: str | None = None
+    model: str | None = None
+    choices: dict[int, Choice] = field(default_factory=dict)
+    usage: Json | None = None
+    error: Any = None
+    ended: bool = False
+    readable: bool = True
+
+    @property
+    def first(self) -> Choice:
+        """The choice that has come first (index 0 where there is one)."""
+        return self.choices[min(self.choices)] if self.choices else Choice()
+
+    @property
+    def good(self) -> bool:
+        """An answer without an error."""
+        return self.status < 400 and self.error is None
+
+    def add(self, document: Json) -> None:
+        """Take in a whole reply or one chunk of a stream; shapes that nobody knows are passed over."""
+        self.id = self.id or _text(document.get("id"))
+        self.model = self.model or _text(document.get("model"))
+        if document.get("error") is not None:
+            self.error = document["error"]
+        usage = document.get("usage")
+        if isinstance(usage, Mapping):
+            self.usage = usage
+        for position, item in enumerate(_sequence(document.get("choices"))):
+            if isinstance(item, Mapping):
+                index = item.get("index")
+                self._choice(index if isinstance(index, int) else position, item)
+
+    def _choice(self, index: int, item: Json) -> None:
+        choice = self.choices.setdefault(index, Choice())
+        message = item.get("delta") or item.get("message")
+        if isinstance(message, Mapping):
+            choice.add(message)
+        if item.get("finish_reason") is not None:
+            choice.finish_reason = str(item["finish_reason"])
+        if choice.first_logprobs is None:
+            entries = _sequence(_object(item.get("logprobs")).get("content"))
+            if entries and isinstance(entries[0], Mapping):
+                choice.first_logprobs = entries[0]
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _sequence(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _collect(into: list[str], value: object) -> None:
+    """Text as a string, or as the list of parts that some servers send."""
+    if isinstance(value, str):
+        into.append(value)
+    for part in _sequence(value):
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            into.append(part["text"])

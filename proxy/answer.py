@@ -1,0 +1,209 @@
+"""One upstream answer: read as far as needed, its bytes kept for the client."""
+
+import json
+import time
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import anyio
+import httpx
+
+from calibrators.flow import Query, Settled
+from calibrators.reply import Reply
+from calibrators.sse import Event, Splitter
+from proxy import headers as h
+from proxy.config import Timeouts
+from proxy.errors import TimedOut, Unreachable
+
+DECODED_LIMIT = 256 * 2**20
+"""The most that one reply may hold, decoded, to be read: a bound against decompression bombs."""
+
+
+class Clock:
+    """The deadlines of one exchange, as the deadline of one cancel scope.
+
+    While an answer's first event is due the nearer of `first_token` and `total` holds, afterwards `total`.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.scope = anyio.CancelScope()
+        self.upstream_seconds = 0.0
+        self.first_event_at: float | None = None
+        self._timeouts = timeouts
+        self._end = anyio.current_time() + timeouts.total
+        self._phase = "total"
+
+    def first_due(self) -> None:
+        """A query goes out: its first event is due."""
+        first = anyio.current_time() + self._timeouts.first_token
+        self._phase = "first_token" if first < self._end else "total"
+        self.scope.deadline = min(first, self._end)
+
+    def first_came(self) -> None:
+        """The first event has come."""
+        self._phase = "total"
+        self.scope.deadline = self._end
+        if self.first_event_at is None:
+            self.first_event_at = time.perf_counter()
+
+    def timed_out(self) -> TimedOut:
+        """The error for the deadline that passed."""
+        if self._phase == "total":
+            return TimedOut(f"the reply did not end within {self._timeouts.total:g} s (total)")
+        return TimedOut(f"no first token within {self._timeouts.first_token:g} s (first_token)")
+
+
+class Piece(NamedTuple):
+    """Some bytes of a stream as they came and the events that they completed."""
+
+    raw: bytes
+    events: list[Event]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one query was answered.
+
+    Attributes:
+        reply: what could be read so far; a stream's grows while it is served.
+        document: the whole body, decoded, where the answer is no stream.
+        raw: the whole body as it came.
+        usage_added: the token counts of this stream were asked for by the proxy, not by the client.
+        broken: how the answer broke off, where it did.
+    """
+
+    query: Query
+    response: httpx.Response
+    clock: Clock
+    started: float
+    reply: Reply
+    streamed: bool
+    usage_added: bool
+    document: bytes = b""
+    raw: bytes = b""
+    seconds: float = 0.0
+    broken: Unreachable | None = None
+    _splitter: Splitter = field(default_factory=Splitter)
+    _pending: list[Piece] = field(default_factory=list)
+    _source: AsyncIterator[bytes] | None = None
+    _decoder: Any = None
+
+    @classmethod
+    def of(
+        cls, query: Query, response: httpx.Response, clock: Clock, started: float, usage_added: bool
+    ) -> "Answer":
+        """Wrap a response whose body has not been read."""
+        kind = response.headers.get("content-type", "")
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        answer = cls(
+            query,
+            response,
+            clock,
+            started,
+            Reply(response.status_code),
+            usage_added=usage_added,
+            streamed=kind.startswith("text/event-stream") and response.status_code < 400,
+        )
+        if encoding.encode() not in h.READABLE_ENCODINGS:
+            answer.reply.readable = False
+        elif encoding != "identity":
+            answer._decoder = zlib.decompressobj(wbits=47)  # gzip or zlib, told by their headers
+        return answer
+
+    async def settle(self, settled: Settled) -> None:
+        """Read on until the flow has seen enough; an answer that is no stream is read whole."""
+        if not self.streamed:
+            await self._read_document()
+            return
+        while not self.reply.ended and not settled(self.reply):
+            piece = await self._next()
+            if piece is None:
+                return
+            self._pending.append(piece)
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The stream from its beginning: what was held, then the rest as it comes."""
+        held, self._pending = self._pending, []
+        for piece in held:
+            yield piece
+        while rest := await self._next():
+            yield rest
+
+    async def aclose(self) -> None:
+        """Let the upstream go; an answer that is not at its end is cancelled there."""
+        self.seconds = self.seconds or time.perf_counter() - self.started
+        await self.response.aclose()
+
+    async def _read_document(self) -> None:
+        chunks: list[bytes] = []
+        while (chunk := await self._chunk()) is not None:
+            chunks.append(chunk)
+        if self.broken:
+            raise self.broken
+        self.clock.first_came()
+        self.raw = b"".join(chunks)
+        self.document = self._decoded(self.raw)
+        if self.reply.readable:
+            self._take(self.document)
+        self.reply.ended = True
+
+    async def _next(self) -> Piece | None:
+        chunk = await self._chunk()
+        if chunk is None:
+            rest = self._splitter.flush()
+            if rest is None:
+                return None
+            self._read_events([rest])
+            return Piece(b"", [rest])
+        events = self._splitter.feed(self._decoded(chunk)) if self.reply.readable else []
+        if self._splitter.blind:
+            self.reply.readable = False
+        self._read_events(events)
+        return Piece(chunk, events)
+
+    def _read_events(self, events: list[Event]) -> None:
+        for event in events:
+            if event.data is None:
+                continue
+            if self.clock.first_event_at is None:
+                self.clock.first_came()
+            if event.data == b"[DONE]":
+                self.reply.ended = True
+            else:
+                self._take(event.data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            self.reply.readable = False
+            return
+        if isinstance(document, dict):
+            self.reply.add(document)
+
+    def _decoded(self, chunk: bytes) -> bytes:
+        if self._decoder is None:
+            return chunk
+        try:
+            return bytes(self._decoder.decompress(chunk, DECODED_LIMIT))
+        except zlib.error:
+            self.reply.readable = False
+            return b""
+
+    async def _chunk(self) -> bytes | None:
+        """The next bytes of the body; None at its end, and where it broke (`broken` then says how)."""
+        if self._source is None:
+            assert isinstance(self.response.stream, httpx.AsyncByteStream)
+            self._source = aiter(self.response.stream)
+        waited = time.perf_counter()
+        try:
+            return await anext(self._source)
+        except StopAsyncIteration:
+            return None
+        except httpx.TransportError as error:
+            self.broken = Unreachable(f"the upstream broke off its answer: {error or type(error).__name__}")
+            return None
+        finally:
+            self.clock.upstream_seconds += time.perf_counter() - waited

@@ -1,0 +1,190 @@
+"""The calibrated route: /v1/chat/completions, stream or not."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from calibrators.actions import reply_action
+from calibrators.body import Body, NotAnObject
+from calibrators.flow import Query, nested, plain
+from proxy import headers as h
+from proxy.answer import Answer, Clock
+from proxy.client import Client
+from proxy.driver import Exchange
+from proxy.edits import Edits
+from proxy.errors import CalibrationFailed, HttpError
+from proxy.plan import plan
+from proxy.records import Sitting, record
+from proxy.runtime import Runtime
+from proxy.selection import names_of, pick
+
+logger = logging.getLogger("seam")
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request as it reached the proxy, without what was meant for the proxy alone.
+
+    Attributes:
+        target: path and query, without a `/p/NAME` prefix.
+        prefix: that NAME.
+    """
+
+    method: str
+    path: str
+    target: str
+    prefix: str | None
+    headers: h.Headers
+    body: bytes
+    request_id: str
+    arrived: float
+
+
+async def serve_chat(runtime: Runtime, request: Incoming, body: Body, client: Client) -> None:
+    """Answer a chat completion: pick its calibration, run it, serve the reply, write down what happened.
+
+    Raises:
+        BadSelection: the request picks a calibration that it can't have.
+    """
+    sitting, asked = await _sit_down(runtime, request, body)
+    upstream = sitting.settings.upstream_of(sitting.model.served)
+    headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=True)
+    exchange = Exchange(upstream, request.target, headers, sitting.clock, asked)
+    served: Answer | None = None
+    try:
+        with sitting.clock.scope:
+            async with client.attended(sitting.clock.scope):
+                served = await _run(exchange, sitting, asked)
+                await _serve(served, client, sitting, exchange)
+        if sitting.clock.scope.cancelled_caught:
+            if not client.gone:
+                raise sitting.clock.timed_out()
+            sitting.outcome = "client_gone"
+    except HttpError as error:
+        sitting.outcome = "error" if isinstance(error, CalibrationFailed) else "upstream_error"
+        sitting.status = sitting.status or error.status
+        logger.warning("%s %s: %s", request.request_id, request.path, error.message)
+        await client.fail(error, _own_headers(sitting))
+    finally:
+        await exchange.aclose()
+        record(runtime, sitting, exchange.answers, served)
+
+
+async def _sit_down(runtime: Runtime, request: Incoming, body: Body) -> tuple[Sitting, Body]:
+    """Pick the calibration, and take out of the body what was meant for the proxy."""
+    settings = runtime.settings
+    config = settings.config
+
+    async def lists(name: str) -> bool:
+        return await settings.upstream_of(name).lists(name)
+
+    model, suffix = await names_of(body.fields.get("model"), config, lists)
+    chosen = pick(
+        body,
+        h.get(request.headers, b"x-calibration"),
+        request.prefix,
+        suffix,
+        model.served,
+        config,
+        settings.profiles,
+    )
+    if "calibration" in body.fields:
+        body = body.with_raw(calibration=None)
+    if model.served != model.sent and model.served is not None:
+        body = body.with_json(model=model.served)
+    upstream = settings.upstream_of(model.served)
+    sitting = Sitting(
+        settings=settings,
+        request_id=request.request_id,
+        case_id=h.get(request.headers, b"x-case-id"),
+        fields=body.fields,
+        model=model,
+        pick=chosen,
+        calibrators=tuple(plan(chosen.profile, model.served, upstream.facts, config)),
+        clock=Clock(upstream.settings.timeouts),
+        arrived=request.arrived,
+        body_came=time.perf_counter(),
+    )
+    return sitting, body
+
+
+async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
+    """Run the calibration; where it fails, serve the reply without it unless the operator says otherwise."""
+    try:
+        return await exchange.run(nested(sitting.calibrators, sitting.report)(Query(body)))
+    except CalibrationFailed as error:
+        if sitting.settings.config.on_error == "fail":
+            raise
+        logger.error("%s: %s", sitting.request_id, error.message, exc_info=error.__cause__)
+        sitting.report.failed(error.message)
+        return await exchange.run(plain(Query(body)))
+
+
+async def _serve(served: Answer, client: Client, sitting: Sitting, exchange: Exchange) -> None:
+    sitting.status = served.reply.status
+    if not served.reply.good:
+        sitting.outcome = "upstream_error"
+    explain = (lambda: sitting.explanation(served, len(exchange.answers))) if sitting.pick.explain else None
+    edits = Edits(served.reply, sitting.model, served.usage_added, explain)
+    if served.streamed:
+        await _serve_stream(served, client, sitting, edits)
+    else:
+        await _serve_document(served, client, sitting, edits)
+
+
+async def _serve_document(served: Answer, client: Client, sitting: Sitting, edits: Edits) -> None:
+    edited = edits.any and served.reply.readable
+    content = edits.document(served.document) if edited else served.raw
+    actions = [reply_action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
+    headers = _reply_headers(served, sitting, edited)
+    if any(actions):
+        headers.append((b"x-calibration-action", ", ".join(a or "none" for a in actions).encode()))
+    headers.append((b"content-length", str(len(content)).encode()))
+    await client.start(served.reply.status, headers)
+    await client.end(content)
+
+
+async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits: Edits) -> None:
+    edited = edits.any and served.reply.readable
+    async for piece in served.pieces():
+        written = time.perf_counter()
+        if not client.started:
+            # Not before something has come: until then a timeout or a break is still a status.
+            await client.start(served.reply.status, _reply_headers(served, sitting, edited))
+        chunk = b"".join(map(edits.event, piece.events)) if edited else piece.raw
+        if chunk:
+            await client.write(chunk)
+        sitting.client_seconds += time.perf_counter() - written
+    if served.broken:
+        raise served.broken
+    if not served.reply.good:
+        sitting.outcome = "upstream_error"
+    if not client.started:
+        await client.start(served.reply.status, _reply_headers(served, sitting, edited))
+    await client.end()
+
+
+def _reply_headers(served: Answer, sitting: Sitting, edited: bool) -> h.Headers:
+    """The upstream's end-to-end headers and our own; the length is that of what is really sent."""
+    without = {b"content-length"} | ({b"content-encoding"} if edited else set())
+    headers = h.end_to_end(served.response.headers.raw, frozenset(without))
+    own = _own_headers(sitting)
+    if h.get(headers, b"x-request-id") is not None:
+        own = [(key, value) for key, value in own if key != b"x-request-id"]
+    return headers + own
+
+
+def _own_headers(sitting: Sitting) -> h.Headers:
+    return [
+        (b"x-calibration", sitting.pick.label.encode()),
+        (b"x-calibration-applied", h.safe(sitting.report.header())),
+        (b"x-request-id", sitting.request_id.encode("latin-1")),
+    ]
+
+
+def parse_body(raw: bytes) -> Body | None:
+    """The request's JSON object; None for anything else, which is the upstream's to refuse."""
+    try:
+        return Body.parse(raw.decode())
+    except (NotAnObject, UnicodeDecodeError):
+        return None

@@ -1,0 +1,123 @@
+"""`seam check`: what would go wrong, before a request does."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from proxy.errors import HttpError
+from proxy.plan import is_stale, plan
+from proxy.probe import probe
+from proxy.profiles import Profile
+from proxy.runtime import Settings
+from proxy.upstream import Upstream
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found, row by row, and every problem in one line."""
+
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """One document."""
+        rows = [{"what": what, "name": name, "finding": finding} for what, name, finding in self.rows]
+        return {"ok": not self.problems, "findings": rows, "problems": asdict(self)["problems"]}
+
+
+async def check(settings: Settings) -> Findings:
+    """Probe every upstream and try every profile on the model that it is for."""
+    findings = Findings()
+    for upstream in settings.upstreams.values():
+        upstream.facts = await probe(upstream)
+        _show_upstream(upstream, findings)
+    for profile in settings.profiles.values():
+        await _check_profile(profile, settings, findings)
+    for upstream in settings.upstreams.values():
+        await upstream.aclose()
+    return findings
+
+
+def _show_upstream(upstream: Upstream, findings: Findings) -> None:
+    facts = upstream.facts
+    findings.rows.append(("upstream", upstream.name, upstream.settings.url))
+    if facts.problem:
+        findings.problems.append(f"upstream {upstream.name} ({upstream.settings.url}): {facts.problem}")
+        return
+    findings.rows.append(("", "kind", f"{facts.kind} {facts.version or ''}".strip()))
+    if facts.kind == "vllm":
+        told = facts.processor
+        shown = f"{told.get('name')} {told.get('version')}" if told else "not loaded: no bias by `processor`"
+        findings.rows.append(("", "processor", shown))
+    for name, model in facts.models.items():
+        entry = model.entry
+        found = (
+            f"entry {list(entry.tokens)} {entry.text!r}, fingerprint {entry.fingerprint}" if entry else None
+        )
+        findings.rows.append(
+            ("", f"model {name}", found or f"no entry tokens: {model.no_entry or 'not probed'}")
+        )
+
+
+async def _check_profile(profile: Profile, settings: Settings, findings: Findings) -> None:
+    models = list(_models_of(profile, settings))
+    if not models:
+        findings.problems.append(f"profile {profile.name}: no upstream lists its model {profile.model!r}")
+    for upstream, model in models:
+        problems = await _faults(profile, upstream, model, settings)
+        bias = f"bias {profile.bias.value:g}" if profile.bias else "no bias"
+        findings.rows.append(
+            (f"profile {profile.name}", model, "; ".join([bias, *problems]) if problems else bias)
+        )
+        findings.problems += [f"profile {profile.name} on {model}: {problem}" for problem in problems]
+
+
+def _models_of(profile: Profile, settings: Settings) -> Iterable[tuple[Upstream, str]]:
+    """Where a profile may act: the model that it names, or every model."""
+    for upstream in settings.upstreams.values():
+        if upstream.facts.problem is None:
+            for model in upstream.facts.models:
+                if profile.model in (None, model):
+                    yield upstream, model
+
+
+async def _faults(profile: Profile, upstream: Upstream, model: str, settings: Settings) -> list[str]:
+    faults = []
+    if is_stale(profile, upstream.facts.models.get(model)):
+        faults.append("stale: made for another tokenizer or chat template")
+    for calibrator in plan(profile, model, upstream.facts, settings.config):
+        reason = getattr(calibrator, "reason", None)
+        if reason is not None and reason.code != "zero_bias":
+            faults.append(reason.text)
+    for token in profile.entry.tokens or ():
+        told = await _refusal(upstream, model, token)
+        if told is not None:
+            faults.append(f"the server refuses entry token {token}: {told}")
+    return faults
+
+
+async def _refusal(upstream: Upstream, model: str, token: int) -> str | None:
+    """Why the server takes no bias on a token id; None where it does. Costs one token."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 1,
+        "logit_bias": {str(token): 0},
+    }
+    try:
+        status, document = await upstream.get_json("POST", "/v1/chat/completions", json.dumps(body).encode())
+    except HttpError as error:
+        return error.message
+    if status < 400:
+        return None
+    told = document.get("error") if isinstance(document, dict) else None
+    return str(told.get("message")) if isinstance(told, dict) else f"status {status}"
+
+
+def table(findings: Findings) -> str:
+    """The findings in columns, then the problems."""
+    widths = [max((len(row[column]) for row in findings.rows), default=0) for column in (0, 1)]
+    lines = [f"{what:<{widths[0]}}  {name:<{widths[1]}}  {found}" for what, name, found in findings.rows]
+    lines += [f"problem: {problem}" for problem in findings.problems] or ["no problems"]
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""The `seam` command."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from proxy.errors import ConfigError, SeamError
+
+CONFIG = click.option(
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    envvar="SEAM_CONFIG_FILE",
+    help="seam.yaml to read.",
+)
+UPSTREAM = click.option("--upstream", help="URL of the server, with or without /v1.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="seam")
+def cli() -> None:
+    """Calibrate the tool calls of a model served by vLLM.
+
+    \b
+    seam serve --upstream http://127.0.0.1:8000
+    seam check --config seam.yaml
+    """
+
+
+@cli.command()
+@CONFIG
+@UPSTREAM
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080]")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+def serve(
+    config: Path | None, upstream: str | None, host: str | None, port: int | None, log_level: str
+) -> None:
+    """Run the proxy."""
+    from proxy.server import serve as run
+    from proxy.server import set_up_logging
+
+    set_up_logging(log_level)
+    run(_config_path(config), _flags(upstream, host, port))
+
+
+@cli.command()
+@CONFIG
+@UPSTREAM
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
+def check(config: Path | None, upstream: str | None, as_json: bool) -> None:
+    """Validate configuration and profiles, probe the upstreams, and say what is wrong.
+
+    Exits 1 on any problem, 2 where the configuration can't be read.
+    """
+    from proxy.check import check as run
+    from proxy.check import table
+    from proxy.settings import build
+
+    settings = build(_config_path(config), _flags(upstream, None, None))
+    findings = asyncio.run(run(settings))
+    click.echo(json.dumps(findings.as_json(), indent=2) if as_json else table(findings))
+    if findings.problems:
+        sys.exit(1)
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON schema of seam.yaml."""
+    from proxy.settings import config_schema
+
+    click.echo(json.dumps(config_schema(), indent=2))
+
+
+def _config_path(config: Path | None) -> Path | None:
+    """The named file, or ./seam.yaml where there is one."""
+    default = Path("seam.yaml")
+    return config or (default if default.is_file() else None)
+
+
+def _flags(upstream: str | None, host: str | None, port: int | None) -> dict[str, Any]:
+    listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    flags: dict[str, Any] = {"listen": listen} if listen else {}
+    if upstream is not None:
+        flags["upstreams"] = {"default": {"url": upstream}}
+    return flags
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line, never a traceback."""
+    try:
+        cli(standalone_mode=True)
+    except ConfigError as error:
+        click.echo(f"seam: {error}", err=True)
+        sys.exit(2)
+    except SeamError as error:
+        click.echo(f"seam: {error}", err=True)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""The configuration: read once into a frozen value.
+
+`seam.yaml`, then the environment (`SEAM_LISTEN__PORT=9000`), then flags. A reload builds a new value and
+swaps it; nobody writes to one.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from proxy.errors import ConfigError
+
+ENV_PREFIX = "SEAM_"
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and strict about its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Listen(Section):
+    """Where clients reach the proxy."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    drain_seconds: Seconds = 60.0
+    """How long open replies may go on after SIGTERM."""
+
+
+class Timeouts(Section):
+    """How long the upstream may take, in seconds."""
+
+    connect: Seconds = 5.0
+    """Until a connection stands."""
+    write: Seconds = 30.0
+    """Until a part of the request is taken."""
+    first_token: Seconds = 120.0
+    """Until the first event of a stream, or the whole of a reply that is no stream."""
+    total: Seconds = 600.0
+    """Until the end of the reply, all queries made for it together."""
+
+
+class Connections(Section):
+    """The pool of connections to one upstream."""
+
+    max: Annotated[int, Field(gt=0)] = 2000
+    keepalive: Annotated[int, Field(ge=0)] = 200
+    idle_seconds: Seconds = 4.0
+    """How long an idle connection is kept; below uvicorn's 5 s, so that we close first."""
+
+
+class Upstream(Section):
+    """One OpenAI-compatible server."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/?#\s]+([^?#\s]*)$")]
+    """With or without /v1 at its end."""
+    kind: Literal["auto", "vllm", "openai"] = "auto"
+    """`openai` is never probed: profiles then bring entry tokens and `apply`."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key to send instead of the client's."""
+    timeouts: Timeouts = Timeouts()
+    connections: Connections = Connections()
+
+
+class Model(Section):
+    """What Seam knows of one served model."""
+
+    upstream: str | None = None
+    """The upstream's name; unset where there is only one."""
+    profile: str | None = None
+    """The calibration of requests that pick none."""
+    aliases: tuple[str, ...] = ()
+    """Other names under which clients may ask for it."""
+
+
+class Profiles(Section):
+    """Where profiles are kept."""
+
+    folder: Path | None = None
+
+
+class Selection(Section):
+    """What clients may pick."""
+
+    inline: bool = True
+    """Whether a request may carry a calibration object."""
+    locked: bool = False
+    """Whether the model's default is the only calibration."""
+
+
+class Decisions(Section):
+    """The decision log."""
+
+    sink: Literal["jsonl", "off"] = "jsonl"
+    path: Path = Path("decisions.jsonl")
+    text: bool = False
+    """Whether records hold the reply's text and the calls' arguments."""
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of replies that are recorded."""
+    max_bytes: Annotated[int, Field(gt=0)] = 256 * 2**20
+    """A file larger than this is rotated."""
+    keep: Annotated[int, Field(ge=1)] = 5
+    """How many rotated files stay."""
+    queue: Annotated[int, Field(gt=0)] = 10_000
+    """Records that may wait to be written; more are dropped and counted."""
+
+
+class Limits(Section):
+    """What one client may ask of the proxy."""
+
+    body_bytes: Annotated[int, Field(gt=0)] = 64 * 2**20
+    concurrency: Annotated[int, Field(gt=0)] | None = None
+    """Requests in flight; more get 503. Unset: no limit."""
+
+
+def _by_name(value: Any) -> Any:
+    """A list whose items carry `name` is the same as a mapping by name."""
+    if not isinstance(value, list):
+        return value
+    named: dict[str, Any] = {}
+    for item in value:
+        if not isinstance(item, Mapping):
+            return value
+        name = str(item.get("name", "default"))
+        if name in named:
+            raise ValueError(f"the name {name!r} stands twice")
+        named[name] = {key: part for key, part in item.items() if key != "name"}
+    return named
+
+
+class Config(BaseSettings):
+    """The whole configuration."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        use_attribute_docstrings=True,
+        title="seam.yaml",
+    )
+
+    schema_url: str | None = Field(default=None, alias="$schema")
+    """For editors; ignored."""
+    listen: Listen = Listen()
+    upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
+    """By name, or a list whose items carry `name`."""
+    models: dict[str, Model] = {}
+    """By the name that the server lists."""
+    profiles: Profiles = Profiles()
+    selection: Selection = Selection()
+    decisions: Decisions = Decisions()
+    limits: Limits = Limits()
+    forward: Literal["v1", "all"] = "v1"
+    """Which of the upstream's other paths are passed on: /v1 and documented routes, or all."""
+    on_error: Literal["passthrough", "fail"] = "passthrough"
+    """What becomes of a reply whose calibration failed."""
+    on_stale: Literal["apply", "off"] = "apply"
+    """Whether a profile made for another tokenizer or template still acts."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what `load` has put together: there the order of file, environment and flags is kept."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+    def upstream_of(self, model: str | None) -> str:
+        """The name of the upstream that serves a model: its own, or the first one."""
+        chosen = self.models[model].upstream if model in self.models else None
+        return chosen or next(iter(self.upstreams))
+
+
+def load(path: Path | None, flags: Mapping[str, Any] | None = None) -> Config:
+    """Read the configuration: file, environment, flags (nested like the file), later ones win.
+
+    Raises:
+        ConfigError: one line that names the key, the place and the mend.
+    """
+    where = str(path) if path else "the flags and the environment"
+    _check_environment(os.environ)
+    try:
+        document = _merged(_read(path) if path else {}, EnvSettingsSource(Config)())
+        config = Config(**_merged(document, flags or {}))
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error, Config)}") from None
+    except SettingsError as error:
+        raise ConfigError(f"environment: {error}; write lists and objects as JSON") from None
+    _check_references(config, where)
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; name another file with --config") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: a mapping of settings is due, not a {type(document).__name__}")
+    try:
+        return {
+            key: _by_name(value) if key in ("upstreams", "models") else value
+            for key, value in document.items()
+        }
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = (
+            _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        )
+    return merged
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """An unknown SEAM_ variable is an error like an unknown key."""
+    known = [name.upper() for name in Config.model_fields]
+    for variable in environment:
+        if variable.startswith(ENV_PREFIX):
+            key = variable.removeprefix(ENV_PREFIX).split("__")[0]
+            if key.upper() not in known:
+                near = _nearest(key.upper(), known)
+                raise ConfigError(f"environment: {variable} is no setting; nearest: {ENV_PREFIX}{near}")
+
+
+def _check_references(config: Config, where: str) -> None:
+    taken: dict[str, str] = {}
+    for name, model in config.models.items():
+        if model.upstream is not None and model.upstream not in config.upstreams:
+            names = ", ".join(config.upstreams)
+            raise ConfigError(
+                f"{where}: models.{name}.upstream: no upstream {model.upstream!r}; there is: {names}"
+            )
+        for alias in (name, *model.aliases):
+            if alias in taken:
+                raise ConfigError(f"{where}: models.{name}: the name {alias!r} is {taken[alias]}'s already")
+            taken[alias] = name
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first fault of a pydantic report in one line; an unknown key with the nearest valid one."""
+    fault = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return (
+            f"{place}: no such key; nearest: {_nearest(str(fault['loc'][-1]), _keys_at(model, fault['loc']))}"
+        )
+    return f"{place or 'the document'}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    words = list(words)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
+    return close[0] if close else "none"
+
+
+def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The valid keys beside the unknown one that `location` names."""
+    schema = model.model_json_schema(by_alias=True)
+    node: dict[str, Any] = schema
+    for part in location[:-1]:
+        node = _resolved(node, schema)
+        properties = node.get("properties", {})
+        node = properties.get(part) or node.get("additionalProperties") or node.get("items") or {}
+    return list(_resolved(node, schema).get("properties", {}))
+
+
+def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    options = [node, *node.get("anyOf", ()), *node.get("oneOf", ())]
+    for option in options:
+        if "$ref" in option:
+            return dict(schema["$defs"][option["$ref"].rsplit("/", 1)[1]])
+    return next((option for option in options if "properties" in option), node)

@@ -1,0 +1,87 @@
+"""The decision log: one record a reply, written by a thread that no reply waits for."""
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from proxy.config import Decisions
+
+Record = Mapping[str, Any]
+SCHEMA = 1
+"""The version of a record's fields (docs/decision-log.md)."""
+
+_BATCH = 1000
+
+logger = logging.getLogger("seam")
+
+
+class DecisionLog:
+    """Appends records as JSON lines, rotates by size, and drops rather than waits.
+
+    Args:
+        settings: where and how much.
+        dropped: called once for every record that could not be kept.
+    """
+
+    def __init__(self, settings: Decisions, dropped: Callable[[], None]) -> None:
+        self._settings = settings
+        self._dropped = dropped
+        self._queue: queue.Queue[Record | None] = queue.Queue(settings.queue)
+        self._thread = threading.Thread(target=self._write_all, name="decision-log", daemon=True)
+        self._complained = False
+
+    def start(self) -> None:
+        """Start the writer."""
+        self._thread.start()
+
+    def put(self, record: Record) -> None:
+        """Take a record, never blocking; a full queue drops it."""
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            self._dropped()
+
+    def close(self) -> None:
+        """Write what waits and stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        ended = False
+        while not ended:
+            batch = [self._queue.get()]
+            while len(batch) < _BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            ended = batch[-1] is None
+            self._write([record for record in batch if record is not None])
+
+    def _write(self, batch: list[Record]) -> None:
+        if not batch:
+            return
+        lines = [json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in batch]
+        try:
+            self._rotate()
+            # One append of whole lines: a reader, or a second process, never sees half a record.
+            with Path(self._settings.path).open("ab") as file:
+                file.write("".join(lines).encode("utf-8", "replace"))
+            self._complained = False
+        except OSError as error:
+            for _ in batch:
+                self._dropped()
+            if not self._complained:  # once per fault, or a full disk fills the program log too
+                logger.error("decision log %s: %s; records are dropped", self._settings.path, error.strerror)
+            self._complained = True
+
+    def _rotate(self) -> None:
+        path = Path(self._settings.path)
+        if not path.exists() or path.stat().st_size < self._settings.max_bytes:
+            return
+        for number in range(self._settings.keep - 1, 0, -1):
+            older = path.with_name(f"{path.name}.{number}")
+            if older.exists():
+                older.replace(path.with_name(f"{path.name}.{number + 1}"))
+        path.replace(path.with_name(f"{path.name}.1"))

@@ -1,0 +1,94 @@
+"""Runs a calibrator's generator against the upstream: the one place, for streams and non-streams."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from calibrators.body import Body, NotAnObject, set_members
+from calibrators.flow import Flow, Query
+from calibrators.reply import Reply
+from proxy.answer import Answer, Clock
+from proxy.errors import CalibrationFailed, HttpError
+from proxy.headers import Headers
+from proxy.upstream import Upstream
+
+
+class Exchange:
+    """All queries made for one reply.
+
+    Attributes:
+        answers: in the order in which they were asked for.
+    """
+
+    def __init__(self, upstream: Upstream, target: str, headers: Headers, clock: Clock, asked: Body) -> None:
+        self.answers: list[Answer] = []
+        self._asked = asked
+        self._upstream = upstream
+        self._target = target
+        self._headers = headers
+        self._clock = clock
+
+    async def run(self, flow: Flow) -> Answer:
+        """Drive the flow to its end and return the answer to serve, read as far as the flow needed.
+
+        Raises:
+            HttpError: the upstream failed and the flow had nothing else to serve.
+            CalibrationFailed: the flow itself failed.
+        """
+        step = _advance(flow.__next__)
+        while isinstance(step, Query):
+            try:
+                answer = await self.ask(step)
+                await answer.settle(step.settled)
+            except HttpError as error:
+                step = _advance(partial(flow.throw, error))
+            else:
+                step = _advance(partial(flow.send, answer.reply))
+        served = next(answer for answer in self.answers if answer.reply is step)
+        for answer in self.answers:
+            if answer is not served:
+                await answer.aclose()
+        return served
+
+    async def ask(self, query: Query) -> Answer:
+        """Send one query."""
+        body, usage_added = self._with_usage(query.body)
+        self._clock.first_due()
+        started = time.perf_counter()
+        try:
+            response = await self._upstream.send("POST", self._target, self._headers, body.render().encode())
+        finally:
+            self._clock.upstream_seconds += time.perf_counter() - started
+        answer = Answer.of(query, response, self._clock, started, usage_added)
+        self.answers.append(answer)
+        return answer
+
+    def _with_usage(self, body: Body) -> tuple[Body, bool]:
+        """Ask for a stream's token counts too, where the query is changed anyhow and lacks them."""
+        options = body.fields.get("stream_options")
+        asks = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        if body is self._asked or asks or body.fields.get("stream") is not True:
+            return body, False
+        try:
+            raw = set_members(body.raw("stream_options"), {"include_usage": "true"})
+        except NotAnObject:
+            return body, False  # the upstream's to refuse
+        return body.with_raw(stream_options=raw), True
+
+    async def aclose(self) -> None:
+        """Cancel whatever is still open."""
+        for answer in self.answers:
+            await answer.aclose()
+
+
+def _advance(generator_step: Callable[[], Query]) -> Query | Reply:
+    """The flow's next query, or the reply that it ends with."""
+    try:
+        return generator_step()
+    except StopIteration as stop:
+        reply: Reply = stop.value
+        return reply
+    except HttpError:
+        raise
+    except Exception as error:
+        raise CalibrationFailed(f"a calibrator failed: {type(error).__name__}") from error

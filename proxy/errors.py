@@ -1,0 +1,92 @@
+"""Everything that the proxy answers with an error of its own, and the one place that shapes it.
+
+SeamError
+├── ConfigError          start-up and reload: what, where, the mend (never an HTTP answer)
+└── HttpError            an OpenAI error object with a status
+    ├── BadSelection     400  an unknown calibration or a bad calibration object
+    ├── NotForwarded     404  a path that `forward` does not let through
+    ├── TooLarge         413  a body beyond limits.body_bytes
+    ├── Busy             503  draining, or limits.concurrency reached; carries Retry-After
+    ├── CalibrationFailed 502 a calibrator failed and on_error is `fail`
+    ├── Unreachable      502  no connection to the upstream, or it broke before an answer
+    └── TimedOut         504  one of the four timeouts; names it
+"""
+
+import json
+from typing import ClassVar
+
+
+class SeamError(Exception):
+    """Anything that Seam reports in its own words."""
+
+
+class ConfigError(SeamError):
+    """A configuration that can't be used; the text is one line: what, where, the mend."""
+
+
+class HttpError(SeamError):
+    """An answer of our own: a status and an OpenAI error object."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "internal_error"
+    code: ClassVar[str | None] = None
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> bytes:
+        """The OpenAI error object."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}, ensure_ascii=False).encode()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of such an answer."""
+        headers = [(b"content-type", b"application/json")]
+        if self.retry_after is not None:
+            headers.append((b"retry-after", str(self.retry_after).encode()))
+        return headers
+
+
+class BadSelection(HttpError):
+    """The request names a calibration that does not exist or may not be picked."""
+
+    status, type, code = 400, "invalid_request_error", "invalid_calibration"
+
+
+class NotForwarded(HttpError):
+    """The path is none that this proxy passes on."""
+
+    status, type, code = 404, "invalid_request_error", "not_forwarded"
+
+
+class TooLarge(HttpError):
+    """The request's body is larger than the operator allows."""
+
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class Busy(HttpError):
+    """Not now: the proxy is shutting down or full."""
+
+    status, type, code = 503, "overloaded_error", "busy"
+
+
+class CalibrationFailed(HttpError):
+    """A calibrator failed where the operator wants that to be an error."""
+
+    status, type, code = 502, "calibration_error", "calibration_failed"
+
+
+class Unreachable(HttpError):
+    """The upstream can't be reached, or the connection broke before it answered."""
+
+    status, type, code = 502, "upstream_error", "upstream_unreachable"
+
+
+class TimedOut(HttpError):
+    """The upstream took longer than one of the four timeouts."""
+
+    status, type, code = 504, "upstream_error", "upstream_timeout"

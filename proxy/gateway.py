@@ -1,0 +1,145 @@
+"""The ASGI application that clients' requests pass through."""
+
+import logging
+import time
+import uuid
+from urllib.parse import unquote
+
+import httpx
+
+from proxy import headers as h
+from proxy.answer import Clock
+from proxy.chat import Incoming, parse_body, serve_chat
+from proxy.client import Client, ClientGone, Receive, Scope, Send
+from proxy.errors import BadSelection, HttpError, NotForwarded, Unreachable
+from proxy.metrics import OTHER
+from proxy.runtime import Runtime
+from proxy.selection import OFF
+
+logger = logging.getLogger("seam")
+
+CHAT = "/v1/chat/completions"
+# Beside /v1: what vLLM documents for users. Its other routes (adapters, dev) need `forward: all`.
+DOCUMENTED = frozenset(
+    (
+        "/classify",
+        "/detokenize",
+        "/health",
+        "/load",
+        "/ping",
+        "/pooling",
+        "/rerank",
+        "/score",
+        "/tokenize",
+        "/tokenizer_info",
+        "/version",
+    )
+)
+
+
+class Gateway:
+    """Answers every request that is none of the proxy's own routes."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, from its first byte to the last one of its answer."""
+        if scope["type"] != "http":
+            return
+        client = Client(scope, receive, send)
+        request_id = _request_id(client)
+        try:
+            with self._runtime.serving():
+                await self._answer(scope, client, request_id)
+        except ClientGone:
+            logger.info("%s: the client left before its request was complete", request_id)
+        except HttpError as error:
+            self._count(str(error.status))
+            await client.fail(error, [(b"x-request-id", request_id.encode("latin-1"))])
+        except Exception:
+            logger.exception("%s: this is a fault of Seam's", request_id)
+            self._count("500")
+            await client.fail(HttpError("the proxy failed; its log says why"), [])
+
+    async def _answer(self, scope: Scope, client: Client, request_id: str) -> None:
+        arrived = time.perf_counter()
+        settings = self._runtime.settings
+        path, prefix, target = _split(scope)
+        if prefix is not None and prefix != OFF and prefix not in settings.profiles:
+            valid = ", ".join([*sorted(settings.profiles), OFF])
+            raise BadSelection(f"no calibration {prefix[:80]!r} in the path; valid names: {valid}")
+        if settings.config.forward == "v1" and not _is_documented(path):
+            raise NotForwarded(f"{path} is not passed on; `forward: all` opens every path of the upstream")
+        raw = await client.body(settings.config.limits.body_bytes)
+        request = Incoming(scope["method"], path, target, prefix, client.headers, raw, request_id, arrived)
+        if path == CHAT and request.method == "POST":
+            body = parse_body(raw)
+            if body is not None:
+                await serve_chat(self._runtime, request, body, client)
+                return
+        await self._forward(request, client)
+
+    async def _forward(self, request: Incoming, client: Client) -> None:
+        """Pass a request on as it came, and its answer back chunk for chunk."""
+        upstream = self._runtime.settings.upstream_of(None)
+        headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=False)
+        clock = Clock(upstream.settings.timeouts)
+        clock.first_due()
+        response: httpx.Response | None = None
+        try:
+            with clock.scope:
+                async with client.attended(clock.scope):
+                    response = await upstream.send(request.method, request.target, headers, request.body)
+                    await _pass_back(response, client, clock, request.request_id)
+        except httpx.TransportError as error:
+            raise Unreachable(f"the upstream broke off its answer: {error or type(error).__name__}") from None
+        finally:
+            if response is not None:
+                await response.aclose()
+        if clock.scope.cancelled_caught and not client.gone:
+            raise clock.timed_out()
+        self._count(str(response.status_code) if response is not None else "499")
+
+    def _count(self, status: str) -> None:
+        self._runtime.metrics.requests.labels("forward", OTHER, OFF, status).inc()
+
+
+async def _pass_back(response: httpx.Response, client: Client, clock: Clock, request_id: str) -> None:
+    headers = h.end_to_end(response.headers.raw)
+    if h.get(headers, b"x-request-id") is None:
+        headers.append((b"x-request-id", request_id.encode("latin-1")))
+    await client.start(response.status_code, headers)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    async for chunk in response.stream:
+        clock.first_came()
+        await client.write(chunk)
+    await client.end()
+
+
+def _is_documented(path: str) -> bool:
+    """Whether `forward: v1` lets a path through; one that climbs (`/v1/../x`) never is."""
+    climbs = ".." in path.split("/")
+    return not climbs and (path.startswith("/v1/") or path in DOCUMENTED)
+
+
+def _split(scope: Scope) -> tuple[str, str | None, str]:
+    """Path, calibration prefix and target of a request: `/p/NAME/v1/models?limit=2`.
+
+    The target keeps the client's own spelling of path and query.
+    """
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    target = raw.decode("latin-1")
+    prefix = None
+    if target.startswith("/p/"):
+        name, slash, rest = target[3:].partition("/")
+        if slash:
+            prefix, target = unquote(name), "/" + rest
+    path = unquote(target)
+    query: bytes = scope.get("query_string", b"")
+    return path, prefix, target + ("?" + query.decode("latin-1") if query else "")
+
+
+def _request_id(client: Client) -> str:
+    """The client's own, or a new one: vLLM's reply id follows it (vllm-facts 7)."""
+    return h.get(client.headers, b"x-request-id") or uuid.uuid4().hex

@@ -1,0 +1,98 @@
+"""The metrics of contract.md: built in one place, handed in, with bounded labels."""
+
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_OVERHEAD = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+
+OTHER = "other"
+"""The label of a model that the configuration does not list: clients can't create time series."""
+
+
+class Metrics:
+    """Every series that the proxy writes. Label values come from the configuration, never from clients."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        by_model = ("model", "profile")
+        self.requests = Counter(
+            "seam_requests", "Requests answered.", ("route", *by_model, "status"), registry=registry
+        )
+        self.actions = Counter(
+            "seam_actions",
+            "Replies by action class (none: cut, errored or empty).",
+            (*by_model, "action", "tools"),
+            registry=registry,
+        )
+        self.interventions = Counter(
+            "seam_interventions",
+            "What calibrators did to replies.",
+            ("calibrator", "outcome"),
+            registry=registry,
+        )
+        self.delayed_calls = Counter(
+            "seam_delayed_calls", "Replies whose first call came after text.", by_model, registry=registry
+        )
+        self.repeated_calls = Counter(
+            "seam_repeated_calls",
+            "Calls that repeat an earlier one of their turn.",
+            by_model,
+            registry=registry,
+        )
+        self.upstream_seconds = Histogram(
+            "seam_upstream_seconds",
+            "Time spent waiting for the upstream, per reply.",
+            by_model,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.first_token_seconds = Histogram(
+            "seam_first_token_seconds",
+            "Time until the first event of a stream, or a whole reply.",
+            by_model,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.overhead_seconds = Histogram(
+            "seam_overhead_seconds",
+            "Time of a reply that was not spent waiting for the upstream or the client.",
+            by_model,
+            buckets=_OVERHEAD,
+            registry=registry,
+        )
+        self.queries = Histogram(
+            "seam_queries_per_reply",
+            "Upstream queries made for one reply.",
+            by_model,
+            buckets=(1, 2, 3, 4, 5, 6),
+            registry=registry,
+        )
+        self.passthrough = Counter(
+            "seam_passthrough",
+            "Replies served without a calibration that was picked, by reason.",
+            ("reason",),
+            registry=registry,
+        )
+        self.upstream_errors = Counter(
+            "seam_upstream_errors", "Replies that the upstream failed.", by_model, registry=registry
+        )
+        self.profile_stale = Gauge(
+            "seam_profile_stale",
+            "1 where the served tokenizer or template is not the profile's.",
+            ("profile",),
+            registry=registry,
+        )
+        self.profile_info = Gauge(
+            "seam_profile_info", "Loaded profiles.", ("profile", "model", "bias"), registry=registry
+        )
+        self.in_flight = Gauge("seam_requests_in_flight", "Requests being answered.", registry=registry)
+        self.dropped = Counter(
+            "seam_decisions_dropped", "Decision records that could not be written.", registry=registry
+        )
+        self.reloads = Counter(
+            "seam_config_reloads", "Reloads of configuration and profiles.", ("outcome",), registry=registry
+        )
+        build = Gauge("seam_build_info", "The running version.", ("version",), registry=registry)
+        build.labels(version("seam")).set(1)

@@ -1,0 +1,102 @@
+"""Profiles: one YAML file each, read as a folder, all good or none taken."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+
+from calibrators.bias import LIMIT, Apply
+from calibrators.entry import Scope
+from proxy.config import Section, explain
+from proxy.errors import ConfigError
+
+# Reserved: what the X-Calibration header says where no profile was picked.
+RESERVED = ("off", "inline")
+
+Nats = Annotated[float, Field(ge=-LIMIT, le=LIMIT, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class EntrySetting(Section):
+    """The tokens that open a call, where they are not to be found from the server."""
+
+    tokens: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=128)] | None = (
+        None
+    )
+    """Token ids of the entry set E."""
+    scope: Scope = "decision"
+    """Where the bias acts; `everywhere` also on calls that come later in a reply."""
+
+
+def _bias(value: Any) -> Any:
+    return {"value": value} if isinstance(value, int | float) else value
+
+
+class BiasSetting(Section):
+    """The tool-entry bias."""
+
+    value: Nats
+    """In nats; negative restrains calls."""
+    apply: Apply = "auto"
+    """How it is applied; `auto` takes what the server can."""
+
+
+class Profile(Section):
+    """One calibration. Unset means off."""
+
+    name: Name
+    model: str | None = None
+    """The model it was made for; unset: any."""
+    entry: EntrySetting = EntrySetting()
+    bias: Annotated[BiasSetting, BeforeValidator(_bias)] | None = None
+    """A number, or value and apply."""
+    fingerprint: str | None = None
+    """Tokenizer and chat template that it was made for, as `seam check` prints it."""
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    """Data, split, seed, objective, figures with intervals, versions, date."""
+
+
+class Inline(Section):
+    """A calibration object in a request's body."""
+
+    profile: str | None = None
+    bias: Nats | None = None
+    scope: Scope | None = None
+    apply: Literal["auto", "processor", "logit_bias"] | None = None
+    explain: bool = False
+
+
+def read_profiles(folder: Path | None) -> Mapping[str, Profile]:
+    """Every profile of a folder (*.yaml, *.yml), by name.
+
+    Raises:
+        ConfigError: a file that can't be read or is no profile, or a name that stands twice.
+    """
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise ConfigError(f"profiles.folder: {folder} is no folder; make it or name another")
+    profiles: dict[str, Profile] = {}
+    for path in sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file()):
+        profile = _read(path)
+        if profile.name in profiles:
+            raise ConfigError(f"{path}: a profile {profile.name!r} stands in another file already")
+        profiles[profile.name] = profile
+    return profiles
+
+
+def _read(path: Path) -> Profile:
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+        profile = Profile.model_validate(document)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {explain(error, Profile)}") from None
+    if profile.name in RESERVED:
+        raise ConfigError(f"{path}: name: {profile.name!r} is reserved; choose another")
+    return profile

@@ -1,0 +1,183 @@
+"""What is written down of one reply: decision records and metrics."""
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from calibrators.actions import Action, reply_action
+from calibrators.bias import Bias
+from calibrators.flow import Calibrator, Report
+from calibrators.reply import Choice, Reply
+from calibrators.request import Fields, case_of, repeated_calls, tool_choice_of, tools_of
+from proxy.answer import Answer, Clock
+from proxy.decisions import SCHEMA
+from proxy.runtime import Runtime, Settings
+from proxy.selection import Named, Pick
+
+Outcome = Literal["ok", "upstream_error", "client_gone", "error"]
+
+
+@dataclass(slots=True)
+class Sitting:
+    """One request on the calibrated route, from its arrival to its last byte."""
+
+    settings: Settings
+    request_id: str
+    case_id: str | None
+    fields: Fields
+    model: Named
+    pick: Pick
+    calibrators: tuple[Calibrator, ...]
+    clock: Clock
+    arrived: float
+    body_came: float
+    report: Report = field(default_factory=Report)
+    outcome: Outcome = "ok"
+    status: int = 0
+    client_seconds: float = 0.0
+
+    @property
+    def bias(self) -> Bias | None:
+        """The bias that was picked and could be given."""
+        return next((c for c in self.calibrators if isinstance(c, Bias)), None)
+
+    def own_seconds(self, now: float) -> float:
+        """What the proxy itself added: neither the upstream's time nor the client's."""
+        spent = now - self.body_came - self.clock.upstream_seconds - self.client_seconds
+        return max(0.0, spent)
+
+    def explanation(self, served: Answer, queries: int) -> Mapping[str, Any]:
+        """The `calibration` object of a reply whose client asked for it."""
+        actions = [reply_action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
+        return {
+            "profile": self.pick.label,
+            "applied": self.report.header(),
+            "action": actions[0] if actions else None,
+            "bias": self.bias.value if self.bias and "bias" in self.report.applied else 0.0,
+            "skipped": {name: why.text for name, why in self.report.skipped.items()},
+            "queries": queries,
+            "added_ms": round(self.own_seconds(time.perf_counter()) * 1000, 3),
+        }
+
+
+def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: Answer | None) -> None:
+    """Count the reply and, unless the client said `off`, write its decision records: one a choice."""
+    now = time.perf_counter()
+    reply = served.reply if served else Reply(sitting.status, ended=True)
+    whole = sitting.outcome == "ok" and sitting.status < 400
+    choices = sorted(reply.choices.items()) if reply.choices else [(0, Choice())]
+    _count(runtime, sitting, len(answers), now)
+    if sitting.pick.explicit_off:
+        return
+    base = _base(sitting, answers, now)
+    sampled = runtime.log is not None and random.random() < sitting.settings.config.decisions.sample
+    for index, choice in choices:
+        action = reply_action(reply, choice) if whole else None
+        repeated = repeated_calls(sitting.fields, choice.calls)
+        if whole:
+            _count_choice(runtime, sitting, action, choice, repeated)
+        if sampled and runtime.log is not None:
+            runtime.log.put({**base, **_choice(sitting, index, choice, action, repeated)})
+
+
+def _labels(sitting: Sitting) -> tuple[str, str]:
+    return sitting.settings.model_label(sitting.model.served), sitting.pick.label
+
+
+def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None:
+    metrics = runtime.metrics
+    labels = _labels(sitting)
+    metrics.requests.labels("chat", *labels, str(sitting.status or 499)).inc()
+    metrics.upstream_seconds.labels(*labels).observe(sitting.clock.upstream_seconds)
+    metrics.overhead_seconds.labels(*labels).observe(sitting.own_seconds(now))
+    if queries:
+        metrics.queries.labels(*labels).observe(queries)
+    if sitting.clock.first_event_at is not None:
+        metrics.first_token_seconds.labels(*labels).observe(sitting.clock.first_event_at - sitting.body_came)
+    if sitting.outcome == "upstream_error":
+        metrics.upstream_errors.labels(*labels).inc()
+    for calibrator in sitting.report.applied:
+        metrics.interventions.labels(calibrator, "applied").inc()
+    for calibrator, why in sitting.report.skipped.items():
+        metrics.interventions.labels(calibrator, "skipped").inc()
+        metrics.passthrough.labels(why.code).inc()
+
+
+def _count_choice(
+    runtime: Runtime, sitting: Sitting, action: Action | None, choice: Choice, repeated: int
+) -> None:
+    labels = _labels(sitting)
+    tools = "yes" if tools_of(sitting.fields) else "no"
+    runtime.metrics.actions.labels(*labels, action or "none", tools).inc()
+    if choice.delayed:
+        runtime.metrics.delayed_calls.labels(*labels).inc()
+    if repeated:
+        runtime.metrics.repeated_calls.labels(*labels).inc(repeated)
+
+
+def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]:
+    """The fields that all choices of a reply share (docs/decision-log.md)."""
+    case, turn = case_of(sitting.fields)
+    bias = sitting.bias
+    return {
+        "schema": SCHEMA,
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "request_id": sitting.request_id,
+        "case_id": sitting.case_id or case,
+        "turn": turn,
+        "model": sitting.model.served,
+        "profile": sitting.pick.label,
+        "stream": bool(sitting.fields.get("stream")),
+        "tools": len(tools_of(sitting.fields)),
+        "tool_choice": tool_choice_of(sitting.fields),
+        "status": sitting.status,
+        "outcome": sitting.outcome,
+        "bias": bias.value if bias else None,
+        "scope": bias.scope if bias else None,
+        "applied": sitting.report.header(),
+        "entry_probability": None,
+        "margin": None,
+        "gap": None,
+        "queries": [_query(answer) for answer in answers],
+        "ms": {
+            "queue": _ms(sitting.body_came - sitting.arrived),
+            "upstream": _ms(sitting.clock.upstream_seconds),
+            "own": _ms(sitting.own_seconds(now)),
+        },
+    }
+
+
+def _choice(
+    sitting: Sitting, index: int, choice: Choice, action: Action | None, repeated: int
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "choice": index,
+        "action": action,
+        "calls": [call.name for call in choice.calls],
+        "delayed_call": choice.delayed,
+        "repeated_calls": repeated,
+        "finish_reason": choice.finish_reason,
+    }
+    if sitting.settings.config.decisions.text:
+        fields["text"] = choice.content
+        fields["arguments"] = [call.arguments for call in choice.calls]
+    return fields
+
+
+def _query(answer: Answer) -> dict[str, Any]:
+    usage = answer.reply.usage or {}
+    return {
+        "role": answer.query.role,
+        "status": answer.reply.status,
+        "upstream_id": answer.reply.id,
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+        "ms": _ms(answer.seconds),
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

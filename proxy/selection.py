@@ -1,0 +1,150 @@
+"""How a request picks its calibration: six ways, the first that applies (contract.md)."""
+
+import difflib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from calibrators.body import Body
+from proxy.config import Config, explain
+from proxy.errors import BadSelection
+from proxy.profiles import BiasSetting, Inline, Profile
+
+OFF = "off"
+INLINE = "inline"
+
+
+class Named(NamedTuple):
+    """The names of a model: as the client sent it, and as the server knows it."""
+
+    sent: str | None
+    served: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The calibration of one request.
+
+    Attributes:
+        label: a profile's name, `inline` or `off`: the X-Calibration header.
+        profile: what to do; None for nothing.
+        explicit_off: the client said `off`: no record is kept either.
+        explain: the reply is to carry what happened.
+    """
+
+    label: str
+    profile: Profile | None = None
+    explicit_off: bool = False
+    explain: bool = False
+
+
+Lists = Callable[[str], Awaitable[bool]]
+"""Whether an upstream lists a model of that name."""
+
+
+async def names_of(sent: object, config: Config, lists: Lists) -> tuple[Named, str | None]:
+    """The model's names, and the calibration that a suffix `MODEL@NAME` picks.
+
+    A name that the configuration or the server knows as it stands has no suffix.
+    """
+    if not isinstance(sent, str):
+        return Named(None, None), None
+    served = _unaliased(sent, config)
+    model, at, suffix = sent.rpartition("@")
+    if not at or not model or served in config.models or await lists(sent):
+        return Named(sent, served), None
+    return Named(sent, _unaliased(model, config)), suffix
+
+
+def _unaliased(name: str, config: Config) -> str:
+    return next((model for model, m in config.models.items() if name in m.aliases), name)
+
+
+def pick(
+    body: Body,
+    header: str | None,
+    prefix: str | None,
+    suffix: str | None,
+    model: str | None,
+    config: Config,
+    profiles: Mapping[str, Profile],
+) -> Pick:
+    """The calibration of a request, by the first of the ways that applies.
+
+    Raises:
+        BadSelection: an unknown name, a bad object, or a way that the operator has closed.
+    """
+    wanted = body.fields.get("calibration")
+    named = [name for name in (header, prefix, suffix) if name]
+    if config.selection.locked and (wanted is not None or named):
+        raise BadSelection("the operator has locked the calibration; leave it out of the request")
+    explaining = False
+    if isinstance(wanted, str):
+        return _by_name(wanted, profiles, "calibration")
+    if wanted is not None:
+        inline = _inline(wanted, config)
+        explaining = inline.explain
+        chosen = _from_object(inline, profiles)
+        if chosen is not None:
+            return chosen
+    if named:
+        chosen = _by_name(named[0], profiles, "calibration")
+    else:
+        default = config.models[model].profile if model in config.models else None
+        chosen = _by_name(default, profiles, "calibration") if default else Pick(OFF)
+        if default == OFF:
+            chosen = Pick(OFF)  # the operator's off still observes; only a client's leaves no record
+    return Pick(chosen.label, chosen.profile, chosen.explicit_off, explaining)
+
+
+def _by_name(name: str, profiles: Mapping[str, Profile], param: str) -> Pick:
+    if name == OFF:
+        return Pick(OFF, explicit_off=True)
+    if name not in profiles:
+        valid = [*sorted(profiles), OFF]
+        near = difflib.get_close_matches(name, valid, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadSelection(
+            f"no calibration {name[:80]!r}; valid names: {', '.join(valid)}{hint}", param=param
+        )
+    return Pick(name, profiles[name])
+
+
+def _inline(value: Any, config: Config) -> Inline:
+    if not isinstance(value, Mapping):
+        raise BadSelection("calibration must be a profile's name or an object", param="calibration")
+    if not config.selection.inline:
+        raise BadSelection(
+            "the operator allows calibrations by name only, not as objects", param="calibration"
+        )
+    try:
+        return Inline.model_validate(value)
+    except ValidationError as error:
+        raise BadSelection(f"calibration: {explain(error, Inline)}", param="calibration") from None
+
+
+def _from_object(inline: Inline, profiles: Mapping[str, Profile]) -> Pick | None:
+    """What an object picks; None where it only asks for an explanation."""
+    changes = (inline.bias, inline.scope, inline.apply)
+    named = _by_name(inline.profile, profiles, "calibration.profile") if inline.profile else None
+    if all(change is None for change in changes):
+        if named is None:
+            return None
+        return Pick(named.label, named.profile, named.explicit_off, inline.explain)
+    base = named.profile if named and named.profile else Profile(name=INLINE)
+    bias = base.bias or BiasSetting(value=0.0)
+    return Pick(
+        INLINE,
+        base.model_copy(
+            update={
+                "bias": BiasSetting(
+                    value=bias.value if inline.bias is None else inline.bias,
+                    apply=inline.apply or bias.apply,
+                ),
+                "entry": base.entry.model_copy(update={"scope": inline.scope or base.entry.scope}),
+            }
+        ),
+        explain=inline.explain,
+    )

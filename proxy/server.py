@@ -1,0 +1,121 @@
+"""Listens, serves, and shuts down without losing a reply."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from proxy.app import App
+from proxy.config import Listen
+from proxy.decisions import DecisionLog
+from proxy.errors import ConfigError
+from proxy.metrics import Metrics
+from proxy.runtime import Runtime
+from proxy.settings import Reloader, build
+
+logger = logging.getLogger("seam")
+
+
+def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
+    """Run the proxy until it is told to stop.
+
+    Raises:
+        ConfigError: it can't start, in one line.
+    """
+    settings = build(path, flags)
+    metrics = Metrics(CollectorRegistry())
+    decisions = settings.config.decisions
+    log = None if decisions.sink == "off" else DecisionLog(decisions, metrics.dropped.inc)
+    runtime = Runtime(settings, metrics, log)
+    reloader = Reloader(runtime, path, flags)
+    listen = settings.config.listen
+    with _listening(listen) as listener:
+        host, port = listener.getsockname()[:2]
+        urls = ", ".join(u.url for u in settings.config.upstreams.values())
+        logger.info(
+            "Seam on http://%s:%d in front of %s; its page: http://%s:%d/seam/", host, port, urls, host, port
+        )
+        server = Server(
+            uvicorn.Config(
+                App(runtime, reloader),
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=5,
+            ),
+            runtime,
+            reloader,
+        )
+        server.run(sockets=[listener])
+
+
+def _listening(listen: Listen) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        return socket.create_server((listen.host, listen.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"listen: {listen.host}:{listen.port}: {error.strerror}; choose another with --port"
+        ) from None
+
+
+class Server(uvicorn.Server):
+    """Drains before it stops: open replies go on, new requests get 503, a second signal ends at once."""
+
+    def __init__(self, config: uvicorn.Config, runtime: Runtime, reloader: Reloader) -> None:
+        super().__init__(config)
+        self._runtime = runtime
+        self._reloader = reloader
+        self._drain_until: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and reload on SIGHUP."""
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reloader.reload)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain. Second: stop now."""
+        del sig, frame
+        if self._drain_until is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self._runtime.draining = True
+        seconds = self._runtime.settings.config.listen.drain_seconds
+        self._drain_until = time.monotonic() + seconds
+        logger.info("stopping: %d requests in flight have %g s", self._runtime.in_flight, seconds)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Stop once everything in flight has ended, or the time for it is over."""
+        if self._drain_until is not None and (
+            self._runtime.in_flight == 0 or time.monotonic() > self._drain_until
+        ):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+class CutReplies(logging.Filter):
+    """Keeps uvicorn from calling it an error that we break off a reply which the upstream broke off."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written."""
+        return "returned without completing response" not in record.getMessage()
+
+
+def set_up_logging(level: str) -> None:
+    """Program log on stderr, one line an event."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpcore", "watchfiles", "uvicorn.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.setLevel(logging.WARNING)
+    uvicorn_log.addFilter(CutReplies())
