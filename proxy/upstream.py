@@ -2,6 +2,7 @@
 
 import functools
 import os
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class Upstream:
         self._listed_at: float | None = None
         self._base = base_url(settings.url)
         self._transport = httpx.AsyncHTTPTransport(
+            verify=_certificates() if self._base.startswith("https:") else False,
             trust_env=False,  # an upstream is named by the operator; no proxy variable reroutes it
             limits=httpx.Limits(
                 max_connections=settings.connections.max,
@@ -163,6 +165,12 @@ class Upstream:
 
 class _Stale(Exception):
     """A reused connection was closed before it answered."""
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """The certificates to trust, read once: that takes longer than all else at start and reload."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _words(error: Exception) -> str:
