@@ -30,33 +30,39 @@ def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: it can't start, in one line.
     """
+    server = prepared(path, flags)
+    config = server.runtime.settings.config
+    with _listening(config.listen) as listener:
+        host, port = listener.getsockname()[:2]
+        urls = ", ".join(u.url for u in config.upstreams.values())
+        logger.info(
+            "Seam on http://%s:%d in front of %s; its page: http://%s:%d/seam/", host, port, urls, host, port
+        )
+        server.run(sockets=[listener])
+
+
+def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
+    """The server with all that it needs, not yet listening.
+
+    Raises:
+        ConfigError
+    """
     settings = build(path, flags)
     metrics = Metrics(CollectorRegistry())
     decisions = settings.config.decisions
     log = None if decisions.sink == "off" else DecisionLog(decisions, metrics.dropped.inc)
     runtime = Runtime(settings, metrics, log)
     reloader = Reloader(runtime, path, flags)
-    listen = settings.config.listen
-    with _listening(listen) as listener:
-        host, port = listener.getsockname()[:2]
-        urls = ", ".join(u.url for u in settings.config.upstreams.values())
-        logger.info(
-            "Seam on http://%s:%d in front of %s; its page: http://%s:%d/seam/", host, port, urls, host, port
-        )
-        server = Server(
-            uvicorn.Config(
-                App(runtime, reloader),
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_graceful_shutdown=5,
-            ),
-            runtime,
-            reloader,
-        )
-        server.run(sockets=[listener])
+    config = uvicorn.Config(
+        App(runtime, reloader),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    return Server(config, runtime, reloader)
 
 
 def _listening(listen: Listen) -> socket.socket:
@@ -70,11 +76,15 @@ def _listening(listen: Listen) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Drains before it stops: open replies go on, new requests get 503, a second signal ends at once."""
+    """Drains before it stops: open replies go on, new requests get 503, a second signal ends at once.
+
+    Attributes:
+        runtime: what is served.
+    """
 
     def __init__(self, config: uvicorn.Config, runtime: Runtime, reloader: Reloader) -> None:
         super().__init__(config)
-        self._runtime = runtime
+        self.runtime = runtime
         self._reloader = reloader
         self._drain_until: float | None = None
 
@@ -89,15 +99,15 @@ class Server(uvicorn.Server):
         if self._drain_until is not None:
             self.should_exit = self.force_exit = True
             return
-        self._runtime.draining = True
-        seconds = self._runtime.settings.config.listen.drain_seconds
+        self.runtime.draining = True
+        seconds = self.runtime.settings.config.listen.drain_seconds
         self._drain_until = time.monotonic() + seconds
-        logger.info("stopping: %d requests in flight have %g s", self._runtime.in_flight, seconds)
+        logger.info("stopping: %d requests in flight have %g s", self.runtime.in_flight, seconds)
 
     async def on_tick(self, counter: int) -> bool:
         """Stop once everything in flight has ended, or the time for it is over."""
         if self._drain_until is not None and (
-            self._runtime.in_flight == 0 or time.monotonic() > self._drain_until
+            self.runtime.in_flight == 0 or time.monotonic() > self._drain_until
         ):
             self.should_exit = True
         return await super().on_tick(counter)
