@@ -11,11 +11,11 @@ from typing import Literal
 
 from calibrators.body import Body, NotAnObject, dumped, set_members
 from calibrators.entry import Entry, Scope
-from calibrators.flow import Ask, Flow, Query, Report, first_event
+from calibrators.flow import Ask, Flow, Query, Report
 from calibrators.request import no_decision
 from calibrators.skip import Skip
 
-Apply = Literal["auto", "processor", "logit_bias"]
+Apply = Literal["auto", "processor", "resample", "logit_bias"]
 
 LIMIT = 100.0
 """The largest bias in nats, in either direction: what OpenAI's logit_bias takes."""
@@ -53,7 +53,7 @@ class Bias:
     scope: Scope = "decision"
 
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
-        """Ask with the bias; where the server refuses what we added, ask once more without."""
+        """Ask with the bias, where the request leaves a decision to bias."""
         if reason := no_decision(query.body.fields):
             report.skipped["bias"] = reason
             return (yield from ask(query))
@@ -62,14 +62,8 @@ class Bias:
         except NotAnObject as error:
             report.skipped["bias"] = Skip("bad_field", f"the request's own field can't be added to: {error}")
             return (yield from ask(query))
-        reply = yield from ask(query.with_body(changed).until(first_event))
-        # A bad value of ours is a 400, or in a stream a 200 whose first event is the error (vllm-facts 3.3).
-        if reply.status in (400, 422) or (reply.error is not None and not reply.choices):
-            refused = f"the upstream refused the bias on tokens {list(self.entry.tokens)}"
-            report.skipped["bias"] = Skip("refused", refused)
-            return (yield from ask(query))
         report.applied["bias"] = f"{self.value:g}/{self.apply}"
-        return reply
+        return (yield from ask(query.with_body(changed)))
 
     def _added(self, body: Body) -> Body:
         if self.apply == "logit_bias":
@@ -80,6 +74,10 @@ class Bias:
         }
         if self.scope != "decision":
             members["seam_scope"] = dumped(self.scope)
+        if self.entry.after:
+            members["seam_after"] = dumped(list(self.entry.after))
+        if self.entry.space:
+            members["seam_space"] = dumped(list(self.entry.space))
         return body.with_raw(vllm_xargs=set_members(body.raw("vllm_xargs"), members))
 
     def _logit_bias(self, body: Body) -> str:

@@ -5,7 +5,7 @@ body is never parsed and dumped: its members keep their spans, and a change is s
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -110,6 +110,28 @@ def set_members(raw: str | None, members: Mapping[str, str]) -> str:
     """A raw JSON object (or none yet) with members set to raw JSON values."""
     body = Body.parse(raw if raw is not None and raw != "null" else "{}")
     return body.with_raw(**members).render()
+
+
+def map_objects(raw: str, change: Callable[[Body], Body]) -> str:
+    """A raw JSON array with its objects changed; other values and any other text stay as they are."""
+    elements = _elements(raw)
+    changed = [change(Body.parse(e)).render() if e.startswith("{") else e for e in elements]
+    return raw if changed == elements else "[" + ",".join(changed) + "]"
+
+
+def _elements(raw: str) -> list[str]:
+    """The raw elements of an array; none for any other JSON."""
+    elements: list[str] = []
+    at = _skip(raw, 0) + 1
+    if raw[at - 1] != "[" or raw[_skip(raw, at)] == "]":
+        return elements
+    while True:
+        start = _skip(raw, at)
+        _, end = _decode(raw, start)
+        elements.append(raw[start:end])
+        at = _skip(raw, end) + 1
+        if raw[at - 1] != ",":
+            return elements
 
 
 def _members(text: str) -> tuple[dict[str, Any], tuple[Span, ...]]:

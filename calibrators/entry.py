@@ -21,6 +21,9 @@ class Entry:
         tokens: the entry set E, ids of every token that may open a call.
         text: the opener as text, for people.
         scope: the widest scope that is safe: `everywhere` only for one dedicated token.
+        after: the ids that close the reasoning, where the decision comes after it.
+        space: whitespace-only ids that may come first and leave the decision open.
+        shared: whether E also begins ordinary text, so that p is an upper bound of P(call).
         source: where it is from (differencing, profile).
         fingerprint: of tokenizer and chat template, as far as the probes show them.
     """
@@ -28,6 +31,9 @@ class Entry:
     tokens: tuple[int, ...]
     text: str = ""
     scope: Scope = "decision"
+    after: tuple[int, ...] = ()
+    space: tuple[int, ...] = ()
+    shared: bool = False
     source: str = "profile"
     fingerprint: str | None = None
 
@@ -75,7 +81,9 @@ def discover(model: str) -> Discovery:
     dedicated = yield from _stays_whole(model, run[0], first)
     if not dedicated:
         raise NoEntry(f"the opener {text!r} begins with the ordinary token {first!r}")
-    return Entry((run[0],), first, "everywhere", "differencing", _fingerprint([*calls, *answers]))
+    return Entry(
+        (run[0],), first, "everywhere", source="differencing", fingerprint=_fingerprint([*calls, *answers])
+    )
 
 
 def _fingerprint(renderings: Sequence[Sequence[int]]) -> str:

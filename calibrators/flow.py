@@ -6,7 +6,7 @@ non-streams alike. Calibrators nest: each asks through the one inside it, so tha
 carries the bias like the first.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -25,6 +25,10 @@ class Role(StrEnum):
     SRI = "sri"
     CRI = "cri"
     SHADOW = "shadow"
+
+
+class QueryFailed(Exception):
+    """Thrown into a flow at its query: no answer came. A flow with a reply in hand may serve that."""
 
 
 Settled = Callable[[Reply], bool]
@@ -77,18 +81,17 @@ class Report:
     Attributes:
         applied: what acted, by calibrator ("bias" -> "-1.5/processor").
         skipped: why a calibrator did not act, by calibrator.
+        void: why nothing of what was applied is in the reply that is served.
     """
 
     applied: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, Skip] = field(default_factory=dict)
-
-    def failed(self, message: str) -> None:
-        """A calibrator failed: whatever had been applied is not in the reply that is served."""
-        self.applied.clear()
-        self.skipped["calibration"] = Skip("failed", message)
+    void: Skip | None = None
 
     def header(self) -> str:
         """`bias=-1.5/processor; ...`, or `none; reason=...` where nothing acted."""
+        if self.void is not None:
+            return f"none; reason={self.void.text}"
         if self.applied:
             parts = [f"{name}={what}" for name, what in self.applied.items()]
             parts += [f"{name}=none ({why.text})" for name, why in self.skipped.items()]
@@ -112,9 +115,31 @@ def plain(query: Query) -> Flow:
     return reply
 
 
-def nested(calibrators: Sequence[Calibrator], report: Report) -> Ask:
-    """One ask through all calibrators, the first of them innermost."""
-    ask: Ask = plain
+def forgiving(query: Query, asked: Body, report: Report) -> Flow:
+    """Ask; where the upstream refuses a first query that we added to, ask once more as the client did.
+
+    A bad value of ours is a 400, or in a stream a 200 whose first event is the error (vllm-facts 3.3).
+    A fault of the client's own is refused again, and that answer is served.
+    """
+    if query.role is not Role.FIRST or query.body is asked:
+        return (yield from plain(query))
+    reply = yield query.until(first_event)
+    refused = reply.status in (400, 422) or (reply.error is not None and not reply.choices)
+    if not refused:
+        return reply
+    report.void = Skip("refused", f"the upstream refused what was added: {_told(reply)}")
+    return (yield from plain(query.with_body(asked)))
+
+
+def _told(reply: Reply) -> str:
+    """The upstream's own words, as far as a header may hold them."""
+    message = reply.error.get("message") if isinstance(reply.error, Mapping) else None
+    return str(message or f"status {reply.status}")[:200]
+
+
+def calibrated(asked: Body, calibrators: Sequence[Calibrator], report: Report) -> Flow:
+    """The flow of one reply: all calibrators around the query, the first of them innermost."""
+    ask: Ask = partial(forgiving, asked=asked, report=report)
     for calibrator in calibrators:
         ask = partial(calibrator.flow, ask=ask, report=report)
-    return ask
+    return ask(Query(asked))

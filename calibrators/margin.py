@@ -1,30 +1,44 @@
 """How near a reply is to opening with a call: entry probability, margin and gap.
 
-calibration.md section 4. Read by exact token ids, never from a truncated list as if it were the whole.
+calibration.md section 4. Read by exact token ids from raw log-probabilities (before any bias), never from a
+truncated list as if it were the whole.
 """
 
-import json
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from calibrators.body import Body
 from calibrators.entry import Entry
+from calibrators.flow import Ask, Flow, Query, Report
 from calibrators.reply import Choice
+from calibrators.request import no_decision
+
+How = Literal["ids", "top_logprobs"]
+
+TOP = 20
+"""What vLLM gives at most by default (--max-logprobs)."""
 
 
 class Margin(NamedTuple):
     """How near a reply is to opening with a call, before any bias (calibration.md section 4).
 
     Attributes:
-        probability: p = P(E) at the decision position, temperature 1, no truncation.
+        probability: p = P(E) at the decision position, temperature 1, no truncation; null where it could not
+            be read exactly.
         margin: m = logit(p), in nats.
         gap: g = max(l_E) - max(l_other), in nats; greedy opens a call iff g + b > 0.
+        bound: where p is null, what it is at most.
     """
 
-    probability: float
-    margin: float
-    gap: float
+    probability: float | None
+    margin: float | None
+    gap: float | None
+    bound: float | None = None
+
+
+UNREAD = Margin(None, None, None)
 
 
 def margin_query(request: Body, entry: Entry) -> Body:
@@ -34,38 +48,115 @@ def margin_query(request: Body, entry: Entry) -> Body:
     They are raw, before bans (vLLM, default logprobs mode). Only for an idle server or one on the V2 runner:
     on V1 it spoils the top_logprobs of requests in the same step (vllm-facts 4.4).
     """
-    bans = json.dumps({str(token): -100 for token in entry.tokens})
     return request.with_raw(
-        max_tokens="1",
-        max_completion_tokens=None,
-        temperature="0",
-        n=None,
-        stream=None,
-        stream_options=None,
-        logprobs="true",
-        top_logprobs=None,
-        logprob_token_ids=json.dumps(list(entry.tokens)),
-        return_tokens_as_token_ids="true",
-        logit_bias=bans,
+        max_completion_tokens=None, n=None, stream=None, stream_options=None, top_logprobs=None, seed=None
+    ).with_json(
+        max_tokens=1,
+        temperature=0,
+        logprobs=True,
+        logprob_token_ids=list(entry.tokens),
+        return_tokens_as_token_ids=True,
+        logit_bias={str(token): -100 for token in entry.tokens},
     )
 
 
-def read_margin(choice: Choice, entry: Entry) -> Margin | None:
-    """The margin from the reply to `margin_query`; None where the server did not answer in its form."""
-    shown = choice.first_logprobs or {}
-    by_id = {
-        item.get("token"): item.get("logprob")
-        for item in shown.get("top_logprobs") or ()
-        if isinstance(item, Mapping)
-    }
-    inside = [by_id.get(f"token_id:{token}") for token in entry.tokens]
-    best_other = shown.get("logprob")
-    if not isinstance(best_other, float | int) or any(not isinstance(value, float | int) for value in inside):
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Asks each query for the log-probabilities that show the margin.
+
+    Attributes:
+        how: `ids` asks for E by id, exact and complete, but on a V1 runner it spoils the top_logprobs of
+            other clients in the same step; `top_logprobs` harms nobody and is exact where E is listed.
+        top: how many alternatives `top_logprobs` asks for.
+    """
+
+    entry: Entry
+    how: How
+    top: int = TOP
+
+    def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
+        """Ask with the fields that show the margin, where there is a decision to read."""
+        del report  # a reading changes nothing in the reply
+        if no_decision(query.body.fields) is not None:
+            return (yield from ask(query))
+        return (yield from ask(query.with_body(self._added(query.body))))
+
+    def _added(self, body: Body) -> Body:
+        asked = asked_logprobs(body.fields)
+        if asked is None:
+            body = body.with_json(logprobs=True, return_tokens_as_token_ids=True)
+        if self.how == "ids" and asked is None:
+            return body.with_json(logprob_token_ids=list(self.entry.tokens))
+        # A client's own list would be replaced by the ids (vllm-facts 4.2): lengthen it instead.
+        return body if (asked or 0) >= self.top else body.with_json(top_logprobs=self.top)
+
+
+def asked_logprobs(fields: Mapping[str, Any]) -> int | None:
+    """How many alternatives the client asked for; None where it did not ask for logprobs."""
+    if not fields.get("logprobs"):
         return None
-    logs = [float(value) for value in inside if value is not None]
-    top = max(logs)
-    log_p = top + math.log(math.fsum(math.exp(value - top) for value in logs))
-    return Margin(math.exp(log_p), log_p - _log1m_exp(log_p), top - float(best_other))
+    top = fields.get("top_logprobs")
+    return top if isinstance(top, int) else 0
+
+
+def read_margin(choice: Choice, entry: Entry) -> Margin:
+    """The margin from a reply's own log-probabilities.
+
+    The position is the first token that is not white space which keeps the decision open; a reply that began
+    with reasoning is not read, since its decision comes later.
+    """
+    if choice.reasoning:
+        return UNREAD
+    tokens = entry_tokens_of(choice, entry)
+    for shown in choice.logprobs:
+        if _token_id(shown.get("token")) not in entry.space:
+            return _margin_at(dict(listed(shown)), tokens)
+    return UNREAD
+
+
+def _margin_at(shown: Mapping[int | str, float], tokens: frozenset[int | str]) -> Margin:
+    inside = [shown[token] for token in tokens if token in shown]
+    others = [logprob for token, logprob in shown.items() if token not in tokens]
+    missing = len(tokens) - len(inside)
+    if not tokens or not shown:
+        return UNREAD
+    if missing:
+        # What is not listed is no likelier than the last of the list.
+        known = math.fsum(math.exp(logprob) for logprob in inside)
+        return Margin(None, None, None, min(1.0, known + missing * math.exp(min(shown.values()))))
+    top = max(inside)
+    log_p = min(0.0, top + math.log(math.fsum(math.exp(logprob - top) for logprob in inside)))
+    gap = top - max(others) if others else None
+    return Margin(math.exp(log_p), log_p - _log1m_exp(log_p), gap)
+
+
+def entry_tokens_of(choice: Choice, entry: Entry) -> frozenset[int | str]:
+    """E in the form in which a reply names tokens: ids, or the opener's text where it gives texts only.
+
+    Empty where neither is shown, or where other tokens share the opener's text.
+    """
+    if not choice.logprobs:
+        return frozenset()
+    if any(isinstance(token, int) for token, _ in listed(choice.logprobs[0])):
+        return frozenset(entry.tokens)
+    return frozenset((entry.text,)) if entry.text and not entry.shared else frozenset()
+
+
+def listed(shown: Mapping[str, Any]) -> Iterable[tuple[int | str, float]]:
+    """Every token of one position with its log-probability, the drawn one first; by id where there are ids."""
+    alternatives = shown.get("top_logprobs")
+    for item in [shown, *(alternatives if isinstance(alternatives, list) else ())]:
+        logprob = item.get("logprob") if isinstance(item, Mapping) else None
+        if isinstance(logprob, int | float):
+            number = _token_id(item.get("token"))
+            yield (str(item.get("token")) if number is None else number), float(logprob)
+
+
+def _token_id(token: object) -> int | None:
+    """The id in `token_id:44`, as servers write tokens with return_tokens_as_token_ids."""
+    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdigit():
+        return int(token[9:])
+    return None
 
 
 def _log1m_exp(log_p: float) -> float:

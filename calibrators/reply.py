@@ -10,6 +10,8 @@ from typing import Any
 
 Json = Mapping[str, Any]
 
+_LOGPROBS_KEPT = 8
+
 
 @dataclass(slots=True)
 class Call:
@@ -40,12 +42,17 @@ class Call:
 
 @dataclass(slots=True)
 class Choice:
-    """One of a reply's n alternatives; `delayed`: its first call came after text."""
+    """One of a reply's n alternatives.
+
+    Attributes:
+        delayed: its first call came after text.
+        logprobs: those of the first few tokens, where the decision is.
+    """
 
     finish_reason: str | None = None
     calls: list[Call] = field(default_factory=list)
     delayed: bool = False
-    first_logprobs: Json | None = None
+    logprobs: list[Json] = field(default_factory=list)
     _content: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
     _by_index: dict[int, Call] = field(default_factory=dict)
@@ -153,10 +160,9 @@ class Reply:
             choice.add(message)
         if item.get("finish_reason") is not None:
             choice.finish_reason = str(item["finish_reason"])
-        if choice.first_logprobs is None:
+        if len(choice.logprobs) < _LOGPROBS_KEPT:
             entries = _sequence(_object(item.get("logprobs")).get("content"))
-            if entries and isinstance(entries[0], Mapping):
-                choice.first_logprobs = entries[0]
+            choice.logprobs += [e for e in entries if isinstance(e, Mapping)][:_LOGPROBS_KEPT]
 
 
 def _object(value: object) -> Json:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
-from calibrators.flow import Query, nested, plain
+from calibrators.flow import Query, calibrated, plain
+from calibrators.margin import asked_logprobs
+from calibrators.skip import Skip
 from proxy import headers as h
 from proxy.answer import Answer, Clock
 from proxy.client import Client
 from proxy.driver import Exchange
-from proxy.edits import Edits
+from proxy.edits import Edits, HideLogprobs
 from proxy.errors import CalibrationFailed, HttpError
 from proxy.plan import plan
 from proxy.records import Sitting, record
@@ -111,12 +113,12 @@ async def _sit_down(runtime: Runtime, request: Incoming, body: Body) -> tuple[Si
 async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
     """Run the calibration; where it fails, serve the reply without it unless the operator says otherwise."""
     try:
-        return await exchange.run(nested(sitting.calibrators, sitting.report)(Query(body)))
+        return await exchange.run(calibrated(body, sitting.calibrators, sitting.report))
     except CalibrationFailed as error:
         if sitting.settings.config.on_error == "fail":
             raise
         logger.error("%s: %s", sitting.request_id, error.message, exc_info=error.__cause__)
-        sitting.report.failed(error.message)
+        sitting.report.void = Skip("failed", error.message)
         return await exchange.run(plain(Query(body)))
 
 
@@ -125,7 +127,16 @@ async def _serve(served: Answer, client: Client, sitting: Sitting, exchange: Exc
     if not served.reply.good:
         sitting.outcome = "upstream_error"
     explain = (lambda: sitting.explanation(served, len(exchange.answers))) if sitting.pick.explain else None
-    edits = Edits(served.reply, sitting.model, served.usage_added, explain)
+    added = served.query.body.edits.keys() & {"logprobs", "top_logprobs", "logprob_token_ids"}
+    spent = [a.reply.usage for a in exchange.answers if a is not served and a.reply.usage]
+    edits = Edits(
+        served.reply,
+        sitting.model,
+        hide_usage=served.usage_added,
+        logprobs=HideLogprobs(asked_logprobs(sitting.fields)) if added else None,
+        spent=spent,
+        explain=explain,
+    )
     if served.streamed:
         await _serve_stream(served, client, sitting, edits)
     else:

@@ -78,6 +78,15 @@ class Upstream(Section):
     connections: Connections = Connections()
 
 
+class Sampling(Section):
+    """How the server samples where a request does not say; `apply: resample` has to know it."""
+
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """0: all tokens."""
+
+
 class Model(Section):
     """What Seam knows of one served model."""
 
@@ -87,6 +96,8 @@ class Model(Section):
     """The calibration of requests that pick none."""
     aliases: tuple[str, ...] = ()
     """Other names under which clients may ask for it."""
+    sampling: Sampling | None = None
+    """The server's sampling defaults; unset: unknown."""
 
 
 class Profiles(Section):
@@ -167,6 +178,9 @@ class Config(BaseSettings):
     selection: Selection = Selection()
     decisions: Decisions = Decisions()
     limits: Limits = Limits()
+    reading: Literal["auto", "ids", "top_logprobs", "off"] = "auto"
+    """How entry probability and margin are read; `auto`: what costs other clients nothing, and only on
+    requests that a bias changes anyhow."""
     forward: Literal["v1", "all"] = "v1"
     """Which of the upstream's other paths are passed on: /v1 and documented routes, or all."""
     on_error: Literal["passthrough", "fail"] = "passthrough"

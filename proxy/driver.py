@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from calibrators.body import Body, NotAnObject, set_members
-from calibrators.flow import Flow, Query
+from calibrators.flow import Flow, Query, QueryFailed
 from calibrators.reply import Reply
 from proxy.answer import Answer, Clock
 from proxy.errors import CalibrationFailed, HttpError
@@ -41,7 +41,10 @@ class Exchange:
                 answer = await self.ask(step)
                 await answer.settle(step.settled)
             except HttpError as error:
-                step = _advance(partial(flow.throw, error))
+                try:
+                    step = _advance(partial(flow.throw, QueryFailed(error.message)))
+                except QueryFailed:
+                    raise error from None
             else:
                 step = _advance(partial(flow.send, answer.reply))
         served = next(answer for answer in self.answers if answer.reply is step)
@@ -88,7 +91,7 @@ def _advance(generator_step: Callable[[], Query]) -> Query | Reply:
     except StopIteration as stop:
         reply: Reply = stop.value
         return reply
-    except HttpError:
+    except QueryFailed:
         raise
     except Exception as error:
         raise CalibrationFailed(f"a calibrator failed: {type(error).__name__}") from error

@@ -1,16 +1,71 @@
 """What of a reply is changed for the client: only what its calibration asks for, spliced in."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrators.body import Body, NotAnObject, dumped
+from calibrators.body import Body, NotAnObject, dumped, map_objects
 from calibrators.reply import Reply
 from calibrators.sse import Event
 from proxy.selection import Named
 
 Explain = Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class HideLogprobs:
+    """Takes out log-probabilities that only the proxy asked for.
+
+    Attributes:
+        keep: how many alternatives the client asked for; None where it asked for no logprobs.
+    """
+
+    keep: int | None
+
+    def in_reply(self, body: Body) -> Body:
+        """A reply or chunk without them."""
+        choices = body.raw("choices")
+        if choices is None or '"logprobs"' not in choices:
+            return body
+        return body.with_raw(choices=map_objects(choices, self._in_choice))
+
+    def made(self, body: Body) -> bool:
+        """Whether a chunk is there only because of them: a token that the server's tool parser kept back."""
+        choices = body.fields.get("choices")
+        return (
+            self.keep is None
+            and isinstance(choices, list)
+            and bool(choices)
+            and body.fields.get("usage") is None
+            and all(map(_is_bare, choices))
+        )
+
+    def _in_choice(self, choice: Body) -> Body:
+        shown = choice.fields.get("logprobs")
+        if not isinstance(shown, Mapping):
+            return choice
+        if self.keep is None:
+            return choice.with_raw(logprobs="null")
+        content = shown.get("content")
+        if not isinstance(content, list):
+            return choice
+        return choice.with_json(logprobs={**shown, "content": [self._trimmed(entry) for entry in content]})
+
+    def _trimmed(self, entry: Any) -> Any:
+        if not isinstance(entry, dict) or not isinstance(entry.get("top_logprobs"), list):
+            return entry
+        return {**entry, "top_logprobs": entry["top_logprobs"][: self.keep]}
+
+
+def _is_bare(choice: Any) -> bool:
+    """A choice of a chunk that holds logprobs and nothing else."""
+    return (
+        isinstance(choice, Mapping)
+        and choice.get("logprobs") is not None
+        and not choice.get("delta")
+        and choice.get("finish_reason") is None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +76,28 @@ class Edits:
         reply: as far as it has been read.
         model: shows the client the name that it sent.
         hide_usage: the usage chunk of a stream exists only because the proxy asked for it.
+        logprobs: what of them the client did not ask for.
+        spent: token counts of queries that were made for this reply and are not the one served.
         explain: gives the `calibration` object that the client asked for, at the reply's end.
     """
 
     reply: Reply
     model: Named
     hide_usage: bool = False
+    logprobs: HideLogprobs | None = None
+    spent: Sequence[Mapping[str, Any]] = ()
     explain: Explain | None = None
 
     @property
     def any(self) -> bool:
         """Whether anything is to be changed."""
-        return self._renames or self.hide_usage or self.explain is not None
+        return (
+            self._renames
+            or self.hide_usage
+            or self.logprobs is not None
+            or bool(self.spent)
+            or self.explain is not None
+        )
 
     @property
     def _renames(self) -> bool:
@@ -46,6 +111,9 @@ class Edits:
             return raw
         if self._renames:
             body = self._renamed(body)
+        if self.logprobs is not None:
+            body = self.logprobs.in_reply(body)
+        body = self._with_spent(body)
         if self.explain is not None:
             body = body.with_json(calibration=self.explain())
         return body.render().encode()
@@ -65,14 +133,31 @@ class Edits:
             if not body.fields.get("choices"):
                 return b""
             body = body.with_raw(usage=None)
+        if self.logprobs is not None:
+            if self.logprobs.made(body):
+                return b""
+            body = self.logprobs.in_reply(body)
         if self._renames:
             body = self._renamed(body)
+        body = self._with_spent(body)
         changed = body.render()
         if changed == text:
             return event.raw
         if event.data in event.raw:
             return event.raw.replace(event.data, changed.encode(), 1)
         return f"data: {changed}\n\n".encode()  # the data came in several lines
+
+    def _with_spent(self, body: Body) -> Body:
+        """The token counts of all queries together, where the reply shows any."""
+        usage = body.fields.get("usage")
+        if not self.spent or not isinstance(usage, Mapping) or body.edits.get("usage", "") is None:
+            return body
+        sums = {
+            key: value + sum(more.get(key) or 0 for more in self.spent)
+            for key, value in usage.items()
+            if key in ("prompt_tokens", "completion_tokens", "total_tokens") and isinstance(value, int)
+        }
+        return body.with_raw(usage=Body.parse(body.raw("usage") or "{}").with_json(**sums).render())
 
     def _renamed(self, body: Body) -> Body:
         if body.fields.get("model") == self.model.served:

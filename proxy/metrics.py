@@ -26,6 +26,26 @@ class Metrics:
             (*by_model, "action", "tools"),
             registry=registry,
         )
+        self.entry_probability = Histogram(
+            "seam_entry_probability",
+            "Entry probability before any bias, where it was read exactly.",
+            by_model,
+            buckets=(0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0),
+            registry=registry,
+        )
+        self.entry_margin = Histogram(
+            "seam_entry_margin",
+            "Margin before any bias, in nats.",
+            by_model,
+            buckets=(-12, -8, -6, -4, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 6, 8, 12),
+            registry=registry,
+        )
+        self.flips = Counter(
+            "seam_entry_flips",
+            "Replies whose likeliest first token the bias moved into or out of the entry set.",
+            ("direction",),
+            registry=registry,
+        )
         self.interventions = Counter(
             "seam_interventions",
             "What calibrators did to replies.",

@@ -5,42 +5,95 @@ from collections.abc import Sequence
 from calibrators.bias import Bias, Unbiased
 from calibrators.entry import Entry
 from calibrators.flow import Calibrator
+from calibrators.margin import How, Reading
+from calibrators.resample import Resample, Sampling
 from calibrators.skip import Skip
 from proxy.config import Config
 from proxy.profiles import BiasSetting, Profile
 from proxy.upstream import Facts, ModelFacts
 
+BiasBy = Bias | Resample | Unbiased
+
 
 def plan(profile: Profile | None, model: str | None, facts: Facts, config: Config) -> Sequence[Calibrator]:
     """The calibrators of a profile on this server, innermost first."""
-    if profile is None or profile.bias is None:
+    if profile is None:
         return ()
-    return (_bias(profile, profile.bias, model, facts, config),)
+    entry = _entry(profile, model, facts)
+    calibrators: list[Calibrator] = []
+    bias = None if profile.bias is None else _bias(profile, profile.bias, model, entry, facts, config)
+    reading = _reading(bias, entry, facts, config)
+    if reading is not None:
+        calibrators.append(reading)
+    if bias is not None:
+        calibrators.append(bias)
+    return calibrators
 
 
 def _bias(
-    profile: Profile, setting: BiasSetting, model: str | None, facts: Facts, config: Config
-) -> Bias | Unbiased:
+    profile: Profile,
+    setting: BiasSetting,
+    model: str | None,
+    entry: Entry | Skip,
+    facts: Facts,
+    config: Config,
+) -> BiasBy:
     if setting.value == 0:
         return Unbiased(Skip("zero_bias", "the bias is 0"))
     if profile.model is not None and profile.model != model:
         return Unbiased(Skip("other_model", f"the profile is for the model {profile.model}"))
     if config.on_stale == "off" and is_stale(profile, facts.models.get(model or "")):
         return Unbiased(Skip("stale", "the profile was made for another tokenizer or chat template"))
-    entry = _entry(profile, model, facts)
     if isinstance(entry, Skip):
         return Unbiased(entry)
+    apply = setting.apply
+    if apply == "auto":
+        apply = "processor" if facts.processor is not None or setting.value > 0 else "resample"
+    if apply == "resample":
+        return Resample(setting.value, entry, _sampling(model, config))
     scope = profile.entry.scope
     if scope == "everywhere" and entry.scope != "everywhere":
         return Unbiased(Skip("scope", "scope everywhere needs an opener that is one dedicated token"))
-    apply = setting.apply
-    if apply == "auto":
-        apply = "processor"
-    if apply == "processor" and facts.kind != "openai" and facts.processor is None:
-        return Unbiased(_no_processor(facts))
-    if apply == "logit_bias" and entry.scope != "everywhere":
-        return Unbiased(Skip("scope", "logit_bias acts everywhere, which needs a dedicated opener"))
-    return Bias(setting.value, entry, apply, scope)
+    if apply == "logit_bias":
+        if entry.scope != "everywhere":
+            return Unbiased(Skip("scope", "logit_bias acts everywhere, which needs a dedicated opener"))
+        return Bias(setting.value, entry, "logit_bias", "everywhere")
+    if facts.kind != "openai" and facts.processor is None:
+        return Unbiased(_not_probed(facts) or _NO_PROCESSOR)
+    return Bias(setting.value, entry, "processor", scope)
+
+
+_NO_PROCESSOR = Skip("no_processor", "the upstream has not loaded Seam's logits processor")
+
+
+def _reading(bias: BiasBy | None, entry: Entry | Skip, facts: Facts, config: Config) -> Reading | None:
+    """How the margin is read from a reply's own log-probabilities; None where it is not.
+
+    `auto` reads only where the request is changed anyhow, since a bias of 0 is to change no byte.
+    """
+    if isinstance(entry, Skip):
+        return None
+    if isinstance(bias, Resample):
+        return Reading(entry, "top_logprobs")
+    how = reading_of(config, facts)
+    if how is None or (config.reading == "auto" and not isinstance(bias, Bias)):
+        return None
+    return Reading(entry, how)
+
+
+def reading_of(config: Config, facts: Facts) -> How | None:
+    """The reading in use on a server.
+
+    On the V1 runner asking for ids spoils the top_logprobs of other requests in the same step (vllm-facts 4.4);
+    so `auto` does that on V2 alone, and nothing on servers that may not know the field.
+    """
+    if config.reading == "off":
+        return None
+    if config.reading != "auto":
+        return config.reading
+    if facts.kind != "vllm":
+        return None
+    return "ids" if facts.processor and facts.processor.get("runner") == "v2" else "top_logprobs"
 
 
 def is_stale(profile: Profile, facts: ModelFacts | None) -> bool:
@@ -53,16 +106,23 @@ def is_stale(profile: Profile, facts: ModelFacts | None) -> bool:
 def _entry(profile: Profile, model: str | None, facts: Facts) -> Entry | Skip:
     if profile.entry.tokens:
         # Named by the operator, who then also answers for what else these tokens open.
-        return Entry(profile.entry.tokens, scope="everywhere")
-    if facts.kind is None:
-        return Skip("not_probed", f"the upstream has not been probed yet: {facts.problem or 'starting'}")
+        return Entry(
+            profile.entry.tokens, text=profile.entry.text, scope="everywhere", after=profile.entry.after
+        )
+    if reason := _not_probed(facts):
+        return reason
     found = facts.models.get(model or "")
     if found is None:
         return Skip("no_entry", "no entry tokens are known for this model; name them in the profile")
     return found.entry or Skip("no_entry", found.no_entry or "no entry tokens were found")
 
 
-def _no_processor(facts: Facts) -> Skip:
-    if facts.kind is None:
-        return Skip("not_probed", f"the upstream has not been probed yet: {facts.problem or 'starting'}")
-    return Skip("no_processor", "the upstream has not loaded Seam's logits processor")
+def _sampling(model: str | None, config: Config) -> Sampling | None:
+    settings = config.models[model].sampling if model in config.models else None
+    return None if settings is None else Sampling(settings.temperature, settings.top_p, settings.top_k)
+
+
+def _not_probed(facts: Facts) -> Skip | None:
+    if facts.kind is not None:
+        return None
+    return Skip("not_probed", f"the upstream has not been probed yet: {facts.problem or 'starting'}")

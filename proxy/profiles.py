@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
@@ -26,6 +26,10 @@ class EntrySetting(Section):
         None
     )
     """Token ids of the entry set E."""
+    text: str = ""
+    """The opener, for servers that show log-probabilities by text and not by id."""
+    after: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=16)] = ()
+    """Token ids that close the reasoning, where the decision comes after it."""
     scope: Scope = "decision"
     """Where the bias acts; `everywhere` also on calls that come later in a reply."""
 
@@ -64,7 +68,7 @@ class Inline(Section):
     profile: str | None = None
     bias: Nats | None = None
     scope: Scope | None = None
-    apply: Literal["auto", "processor", "logit_bias"] | None = None
+    apply: Apply | None = None
     explain: bool = False
 
 

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from calibrators.actions import Action, reply_action
-from calibrators.bias import Bias
+from calibrators.bias import Bias, biased
 from calibrators.flow import Calibrator, Report
+from calibrators.margin import UNREAD, Margin, Reading, read_margin
 from calibrators.reply import Choice, Reply
 from calibrators.request import Fields, case_of, repeated_calls, tool_choice_of, tools_of
+from calibrators.resample import Resample
 from proxy.answer import Answer, Clock
 from proxy.decisions import SCHEMA
 from proxy.runtime import Runtime, Settings
@@ -40,14 +42,39 @@ class Sitting:
     client_seconds: float = 0.0
 
     @property
-    def bias(self) -> Bias | None:
-        """The bias that was picked and could be given."""
-        return next((c for c in self.calibrators if isinstance(c, Bias)), None)
+    def bias(self) -> Bias | Resample | None:
+        """The bias that was picked and can be given on this server."""
+        return next((c for c in self.calibrators if isinstance(c, Bias | Resample)), None)
+
+    @property
+    def applied_bias(self) -> float:
+        """The bias, in nats, that acted on the reply that is served; 0 where none did."""
+        acted = "bias" in self.report.applied and self.report.void is None
+        return self.bias.value if self.bias and acted else 0.0
+
+    def margin(self, choice: Choice) -> Margin:
+        """The margin of one choice, as far as it was read."""
+        reading = next((c for c in self.calibrators if isinstance(c, Reading)), None)
+        return read_margin(choice, reading.entry) if reading else UNREAD
 
     def own_seconds(self, now: float) -> float:
         """What the proxy itself added: neither the upstream's time nor the client's."""
         spent = now - self.body_came - self.clock.upstream_seconds - self.client_seconds
         return max(0.0, spent)
+
+    def _decision(self, choice: Choice) -> Mapping[str, Any]:
+        """Entry probability and margin before and after the bias; null where they were not read."""
+        read = self.margin(choice)
+        b = self.applied_bias
+        before = {"entry_probability": read.probability, "margin": read.margin, "gap": read.gap}
+        if read.probability is None or read.margin is None:
+            return {"before": before, "after": None, "entry_probability_at_most": read.bound}
+        after = {
+            "entry_probability": biased(read.probability, b),
+            "margin": read.margin + b,
+            "gap": None if read.gap is None else read.gap + b,
+        }
+        return {"before": before, "after": after}
 
     def explanation(self, served: Answer, queries: int) -> Mapping[str, Any]:
         """The `calibration` object of a reply whose client asked for it."""
@@ -56,7 +83,8 @@ class Sitting:
             "profile": self.pick.label,
             "applied": self.report.header(),
             "action": actions[0] if actions else None,
-            "bias": self.bias.value if self.bias and "bias" in self.report.applied else 0.0,
+            "bias": self.applied_bias,
+            **self._decision(served.reply.first),
             "skipped": {name: why.text for name, why in self.report.skipped.items()},
             "queries": queries,
             "added_ms": round(self.own_seconds(time.perf_counter()) * 1000, 3),
@@ -99,11 +127,14 @@ def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None
         metrics.first_token_seconds.labels(*labels).observe(sitting.clock.first_event_at - sitting.body_came)
     if sitting.outcome == "upstream_error":
         metrics.upstream_errors.labels(*labels).inc()
-    for calibrator in sitting.report.applied:
-        metrics.interventions.labels(calibrator, "applied").inc()
-    for calibrator, why in sitting.report.skipped.items():
+    report = sitting.report
+    for calibrator in report.applied:
+        metrics.interventions.labels(calibrator, "void" if report.void else "applied").inc()
+    for calibrator, why in report.skipped.items():
         metrics.interventions.labels(calibrator, "skipped").inc()
         metrics.passthrough.labels(why.code).inc()
+    if report.void:
+        metrics.passthrough.labels(report.void.code).inc()
 
 
 def _count_choice(
@@ -112,6 +143,12 @@ def _count_choice(
     labels = _labels(sitting)
     tools = "yes" if tools_of(sitting.fields) else "no"
     runtime.metrics.actions.labels(*labels, action or "none", tools).inc()
+    read = sitting.margin(choice)
+    if read.probability is not None and read.margin is not None:
+        runtime.metrics.entry_probability.labels(*labels).observe(read.probability)
+        runtime.metrics.entry_margin.labels(*labels).observe(read.margin)
+    if read.gap is not None and (read.gap > 0) != (read.gap + sitting.applied_bias > 0):
+        runtime.metrics.flips.labels("to_text" if read.gap > 0 else "to_call").inc()
     if choice.delayed:
         runtime.metrics.delayed_calls.labels(*labels).inc()
     if repeated:
@@ -136,11 +173,8 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "status": sitting.status,
         "outcome": sitting.outcome,
         "bias": bias.value if bias else None,
-        "scope": bias.scope if bias else None,
+        "scope": bias.scope if isinstance(bias, Bias) else "decision" if bias else None,
         "applied": sitting.report.header(),
-        "entry_probability": None,
-        "margin": None,
-        "gap": None,
         "queries": [_query(answer) for answer in answers],
         "ms": {
             "queue": _ms(sitting.body_came - sitting.arrived),
@@ -153,8 +187,13 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
 def _choice(
     sitting: Sitting, index: int, choice: Choice, action: Action | None, repeated: int
 ) -> dict[str, Any]:
+    read = sitting.margin(choice)
     fields: dict[str, Any] = {
         "choice": index,
+        "entry_probability": read.probability,
+        "entry_probability_at_most": read.bound,
+        "margin": read.margin,
+        "gap": read.gap,
         "action": action,
         "calls": [call.name for call in choice.calls],
         "delayed_call": choice.delayed,
