@@ -118,7 +118,11 @@ _LITERAL_LIMIT = 20_000
 
 def _is_call_value(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(_is_call_value(item) for item in value)
+        return bool(value) and all(map(_is_call_object, value))
+    return _is_call_object(value)
+
+
+def _is_call_object(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and isinstance(value.get("name"), str)
