@@ -102,8 +102,13 @@ class Body:
 
 
 def dumped(value: Any) -> str:
-    """A value as compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """A value as compact JSON that UTF-8 can carry."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold as an escape only
+        return json.dumps(value, separators=(",", ":"))
+    return text
 
 
 def set_members(raw: str | None, members: Mapping[str, str]) -> str:
