@@ -1,0 +1,153 @@
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from calibrators.actions import Action, is_call_text, reply_action, text_action
+from calibrators.reply import Reply
+
+SOURCE = resources.files("calibrators").joinpath("data/published_cues.yaml").read_text("utf-8")
+LISTS: dict[str, list[str]] = yaml.safe_load(SOURCE)["bfcl"]
+CUES = [cue for cues in LISTS.values() for cue in cues]
+
+
+def published(text: str) -> Action:
+    """The published cascade written out: refuse, then a question mark or ask, then confirm, else other."""
+    for typographic in "‘’‚‛´ʼ":
+        text = text.replace(typographic, "'")
+    for typographic in "“”„‟":
+        text = text.replace(typographic, '"')
+    text = text.lower()
+    if any(cue in text for cue in LISTS["refuse"]):
+        return Action.REFUSE
+    if "?" in text or any(cue in text for cue in LISTS["ask"]):
+        return Action.ASK
+    if any(cue in text for cue in LISTS["confirm"]):
+        return Action.CONFIRM
+    return Action.OTHER
+
+
+pieces = st.sampled_from(
+    [*CUES, *(cue.upper() for cue in CUES), *(cue.replace("'", "’") for cue in CUES), "?"]
+)
+prose = st.lists(pieces | st.text(max_size=8), max_size=6).map(" ".join)
+
+
+@given(prose.filter(lambda text: text.strip() and not is_call_text(text)))
+def test_a_text_has_the_class_of_the_published_lists(text: str) -> None:
+    assert text_action(text) == published(text)
+
+
+@pytest.mark.parametrize("cue", CUES)
+def test_every_published_cue_decides_on_its_own(cue: str) -> None:
+    assert text_action(f"Well, {cue} then.") == published(cue)
+
+
+brackets = st.lists(st.sampled_from([*"[]{}()\"',:=-+*#\\ \n", "f", "1", "name", "```", "<tool_call>"])).map(
+    "".join
+)
+
+
+@given(st.text() | brackets | brackets.map(lambda text: f"[f({text})]"))
+@example("[" * 900 + "]" * 900)
+@example("[" + "-" * 15_000 + "1]")
+@example("[f(" + "(" * 5_000 + ")" * 5_000 + ")]")
+@example("[f(x=" + "1+" * 9_000 + "1)]")
+@example("[" + "f()," * 4_000 + "g(]")
+@example('{"name": "f", "arguments": ' + "[" * 900 + "]" * 900 + "}")
+@example("[f('\0')]")
+@example('["\\d"]')
+@example("{" * 100_000)
+@example("```" * 10_000)
+def test_no_text_is_too_odd_to_be_classified(text: str) -> None:
+    assert text_action(text) in (*Action, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name": "ship", "arguments": {}}\n</tool_call>',
+        "<tool_call> and then it broke",
+        '{"name": "ship", "arguments": {"id": "A7"}}',
+        '{"type": "function", "name": "ship", "parameters": {}}',
+        '[{"name": "ship", "arguments": {}}, {"name": "list", "parameters": {}}]',
+        "{'name': 'ship', 'arguments': {'fast': True}}",
+        "[ship(order_id='A7', speed='air')]",
+        "[ship(), fleet.list(limit=2)]",
+        '```json\n{"name": "ship", "arguments": {}}\n```',
+        "```python\n[ship(id=1)]\n```",
+        '  \n{"name": "ship", "arguments": "{}"}\n',
+    ],
+)
+def test_a_whole_text_in_a_wire_form_is_a_call(text: str) -> None:
+    assert text_action(text) is Action.TOOL_CALL
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "parcel-ui", "version": "2.1.0"}',
+        '[{"name": "Ada", "age": 36}]',
+        'I will call it: {"name": "ship", "arguments": {}}',
+        'Here it is:\n```json\n{"name": "ship", "arguments": {}}\n```',
+        "[1, 2, 3]",
+        "[]",
+        "{}",
+        "[see the manual](https://files.example/m)",
+        "[ship(id=1) or list()]",
+        '{"name": 7, "arguments": {}}',
+    ],
+)
+def test_data_and_talk_about_calls_are_no_calls(text: str) -> None:
+    assert not is_call_text(text)
+
+
+def whole(message: dict[str, Any], finish_reason: str = "stop", status: int = 200) -> Reply:
+    reply = Reply(status)
+    reply.add({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}]})
+    reply.ended = True
+    return reply
+
+
+CALL = {"id": "a", "function": {"name": "ship", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        (whole({"content": "It is noon."}), Action.OTHER),
+        (whole({"content": "I can’t.", "tool_calls": [CALL]}), Action.TOOL_CALL),
+        (whole({"content": None, "tool_calls": [CALL]}, "length"), Action.TOOL_CALL),
+        (whole({"content": "I can't", "tool_calls": []}, "length"), None),
+        (whole({"content": "I can't"}, "content_filter"), None),
+        (whole({"content": " \n"}), None),
+        (whole({"content": None, "reasoning": "I can't. Which one?"}), None),
+        (whole({"content": "I can't."}, status=500), None),
+        (whole({"content": None, "refusal": "I can't do that."}), Action.REFUSE),
+    ],
+)
+def test_the_class_comes_from_calls_and_text_of_a_complete_reply(reply: Reply, action: Action | None) -> None:
+    assert reply_action(reply, reply.first) == action
+
+
+def test_a_reply_that_has_not_ended_has_no_class() -> None:
+    reply = Reply(200)
+    reply.add({"choices": [{"index": 0, "delta": {"content": "I can't"}}]})
+    assert reply_action(reply, reply.first) is None
+    reply.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    assert reply_action(reply, reply.first) is Action.REFUSE
+
+
+def test_a_reply_that_could_not_be_read_has_no_class() -> None:
+    reply = whole({"content": "It is noon."})
+    reply.readable = False
+    assert reply_action(reply, reply.first) is None
+
+
+def test_the_published_lists_are_shipped_with_their_notice() -> None:
+    assert "Apache License 2.0" in SOURCE
+    assert json.dumps(LISTS)
