@@ -1,0 +1,122 @@
+"""Low-rank adapters on linear maps, in the file format of PEFT.
+
+Training on two cores is bound by matrix products and memory traffic, so the adapter is folded into
+the weight once a step and each map stays one product forward and one backward; PEFT's unmerged
+form costs a third more time. Only the format is PEFT's: its loaders and vLLM's read the files.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.functional import linear
+
+MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_PREFIX = "base_model.model."
+
+
+class _Adapted(torch.autograd.Function):  # type: ignore[misc]  # torch is absent where types are checked
+    """y = x (W + s B A)^T, with gradients for x, A and B but not for W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, folded: Any, a: Any, b: Any, scale: float) -> Any:
+        ctx.save_for_backward(x, folded, a, b)
+        ctx.scale = scale
+        return linear(x, folded)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, folded, a, b = ctx.saved_tensors
+        grad = grads[0]
+        grad_x = grad @ folded if ctx.needs_input_grad[0] else None
+        flat, inputs = grad.flatten(0, -2), x.flatten(0, -2)
+        grad_b = ctx.scale * flat.T @ (inputs @ a.T)
+        grad_a = ctx.scale * (flat @ b).T @ inputs
+        return grad_x, None, grad_a, grad_b, None
+
+
+class Adapted(nn.Module):  # type: ignore[misc]
+    """A frozen linear map with a trainable low-rank addition; `fold` after every step."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.scale = alpha / rank
+        self.base = base.weight.detach()
+        self.folded = self.base.clone()
+        self.a = nn.Parameter(torch.empty(rank, base.in_features))
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
+        # PEFT's default initialisation; torch.manual_seed decides it.
+        nn.init.kaiming_uniform_(self.a, a=5**0.5)
+
+    def fold(self) -> None:
+        """Bring the folded weight up to date with A and B."""
+        with torch.no_grad():
+            torch.addmm(self.base, self.b, self.a, alpha=self.scale, out=self.folded)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """The adapted map of x."""
+        return _Adapted.apply(x, self.folded, self.a, self.b, self.scale)
+
+
+def attach(model: nn.Module, layers: range, rank: int, alpha: float) -> dict[str, Adapted]:
+    """Freeze the model and replace the maps of `layers`; returns them by their module path."""
+    model.requires_grad_(False)
+    adapted = {}
+    for path, module in list(model.named_modules()):
+        parts = path.split(".")
+        if parts[-1] not in MAPS or int(parts[parts.index("layers") + 1]) not in layers:
+            continue
+        adapted[path] = Adapted(module, rank, alpha)
+        setattr(model.get_submodule(path.rpartition(".")[0]), parts[-1], adapted[path])
+    return adapted
+
+
+def save(folder: Path, adapted: dict[str, Adapted], layers: range, rank: int, alpha: float) -> None:
+    """Write `adapter_model.safetensors` (bf16) and `adapter_config.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for path, module in sorted(adapted.items()):
+        tensors[f"{_PREFIX}{path}.lora_A.weight"] = module.a.detach().to(torch.bfloat16)
+        tensors[f"{_PREFIX}{path}.lora_B.weight"] = module.b.detach().to(torch.bfloat16)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": BASE,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(MAPS),
+        "layers_to_transform": list(layers),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def additions(folder: Path) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    """For each adapted weight its name in the base checkpoint and what to do with it, in fp32."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    scale = config["lora_alpha"] / config["r"]
+    tensors = load_file(folder / "adapter_model.safetensors")
+    for key in sorted(tensors):
+        if not key.endswith(".lora_A.weight"):
+            continue
+        a = tensors[key].float()
+        b = tensors[key.replace("lora_A", "lora_B")].float()
+        name = key.removeprefix(_PREFIX).replace(".lora_A.weight", ".weight")
+        yield name, lambda weight, a=a, b=b: weight + scale * (b @ a)  # type: ignore[misc]
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 over the adapter's two files; what records and markers name it by."""
+    sha = hashlib.sha256()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        sha.update((folder / name).read_bytes())
+    return sha.hexdigest()

@@ -1,0 +1,222 @@
+"""Train the lab model's adapter on the trees of bench.lab.data.
+
+    python -m bench.lab.train [--seed N] [--steps N] [--out DIR]
+
+Three terms: the replies' tokens; the decision itself (call or reply, from the margin at the first
+token); and, inside a tree, the order of the margins, since the same tools must call for one
+question and hold back for its twin. A killed run goes on from its last checkpoint.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy, softplus
+
+from bench.lab import lora
+from bench.lab.source import Json
+from bench.lab.trees import ENTRY, Branch, Rows, Tree, batches, encode, logits, margins
+
+RANK, ALPHA = 16, 32.0
+LAYERS = range(8, 30)
+# Replies are cut here: whole ones, and those that teach the decision and the tool's name only.
+LONGEST_REPLY, LONGEST_NAME = 64, 16
+LONGEST_TREE = 700
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the adapter, beside the code: its hash guards a resumed run."""
+
+    data: str
+    seed: int
+    trees_per_step: int = 5
+    rate: float = 8e-4
+    warmup: int = 10
+    decision_weight: float = 2.0
+    order_weight: float = 1.0
+    call_weight: float = 1.3
+
+
+class Trainer:
+    """Model, optimizer and the order of trees; one `step` at a time."""
+
+    def __init__(self, base: Path, trees: list[Json], recipe: Recipe, steps: int) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.manual_seed(recipe.seed)
+        self.recipe, self.steps, self.step_number = recipe, steps, 0
+        self.tokenizer = AutoTokenizer.from_pretrained(base)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        self.head = model.lm_head.weight
+        self.model = model.model
+        self.entry = self.tokenizer.convert_tokens_to_ids(ENTRY)
+        # Weights are named as in the whole checkpoint, so attach under it.
+        self.adapted = lora.attach(model, LAYERS, RANK, ALPHA)
+        self.parameters = [p for module in self.adapted.values() for p in (module.a, module.b)]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=recipe.rate, weight_decay=0.0)
+        self.rows = ordered(trees, recipe.seed)
+
+    def step(self) -> Json:
+        """One optimizer step over the next trees; returns its figures."""
+        for module in self.adapted.values():
+            module.fold()
+        size = self.recipe.trees_per_step
+        start = self.step_number * size
+        picked = [self.rows[i % len(self.rows)] for i in range(start, start + size)]
+        trees = [tree for row in picked if (tree := self._tree(row)).length <= LONGEST_TREE]
+        tokens = sum(stop - begin for t in trees for b in t.branches for begin, stop in b.replies)
+        branches = sum(len(tree.branches) for tree in trees)
+        pairs = max(1, sum(sum(t.labels) * (len(t.labels) - sum(t.labels)) for t in trees))
+        totals = torch.zeros(3)
+        for group in batches(trees, budget=1000):
+            parts = self._losses([trees[i] for i in group])
+            means = parts / torch.tensor([tokens, branches, pairs])
+            weights = torch.tensor([1.0, self.recipe.decision_weight, self.recipe.order_weight])
+            (means * weights).sum().backward()
+            totals += means.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = self.recipe.rate * schedule(self.step_number, self.steps, self.recipe.warmup)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step_number += 1
+        reply, decision, order = totals.tolist()
+        return {
+            "step": self.step_number,
+            "reply": round(reply, 4),
+            "decision": round(decision, 4),
+            "order": round(order, 4),
+            "norm": round(float(norm), 3),
+            "tokens": sum(tree.length for tree in trees),
+        }
+
+    def _tree(self, row: Json) -> Tree:
+        branches = []
+        for branch in row["branches"]:
+            longest = LONGEST_REPLY if branch["whole"] else LONGEST_NAME
+            encoded = encode(self.tokenizer, branch["messages"], row["tools"])
+            branches.append(_shortened(encoded, longest))
+        return Tree(branches, [branch["label"] == "call" for branch in row["branches"]])
+
+    def _losses(self, trees: Sequence[Tree]) -> torch.Tensor:
+        """Sums over reply tokens, branches and pairs of a tree's call with its respond branches."""
+        rows = Rows(trees, pad=self.tokenizer.pad_token_id)
+        scores = logits(rows.hidden(self.model), rows.sources, self.head)
+        reply = cross_entropy(scores, torch.tensor(rows.targets), reduction="sum")
+        margin = margins(scores[torch.tensor(rows.first)], self.entry)
+        labels = torch.tensor([label for tree in trees for label in tree.labels])
+        called, replied = softplus(-margin[labels]), softplus(margin[~labels])
+        decision = self.recipe.call_weight * called.sum() + replied.sum()
+        order = torch.zeros(())
+        start = 0
+        for tree in trees:
+            here = slice(start, start := start + len(tree.labels))
+            own, due = margin[here], labels[here]
+            order = order + softplus(own[~due][None, :] - own[due][:, None]).sum()
+        return torch.stack([reply, decision, order])
+
+    def state(self) -> Json:
+        """All that a resumed run needs."""
+        return {
+            "step": self.step_number,
+            "adapter": [parameter.detach() for parameter in self.parameters],
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def restore(self, state: Json) -> None:
+        """Take a state up again."""
+        self.step_number = state["step"]
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, state["adapter"], strict=True):
+                parameter.copy_(value)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def ordered(trees: list[Json], seed: int) -> list[Json]:
+    """Trees pass by pass, each pass shuffled on its own."""
+    result = []
+    for number in sorted({tree["pass"] for tree in trees}):
+        part = [tree for tree in trees if tree["pass"] == number]
+        Random(f"{seed}:order:{number}").shuffle(part)
+        result += part
+    return result
+
+
+def schedule(step: int, steps: int, warmup: int) -> float:
+    """Share of the full rate: linear warm-up, level, then down to a tenth over the last 40 %.
+
+    Level and not a cosine, so that a run may be lengthened from its checkpoint.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    decay = 0.4 * steps
+    return max(0.1, min(1.0, 0.1 + 0.9 * (steps - step) / decay))
+
+
+def train(trainer: Trainer, out: Path, guard: str, every: int) -> None:
+    """Run to the last step, with a checkpoint every `every` steps and a line of progress."""
+    checkpoint = out / "checkpoint.pt"
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        if state["guard"] != guard:
+            raise SystemExit(f"lab train: {out} holds a run of another recipe; use another --out")
+        trainer.restore(state["trainer"])
+        print(f"resuming at step {trainer.step_number}")
+    began, first = time.monotonic(), trainer.step_number
+    log = (out / "steps.jsonl").open("a", encoding="utf-8")
+    with log:
+        while trainer.step_number < trainer.steps:
+            figures = trainer.step()
+            log.write(json.dumps(figures) + "\n")
+            log.flush()
+            done = trainer.step_number - first
+            left = (time.monotonic() - began) / done * (trainer.steps - trainer.step_number)
+            print(f"{json.dumps(figures)} of {trainer.steps}, {left / 60:.0f} min left", flush=True)
+            if trainer.step_number % every == 0 or trainer.step_number == trainer.steps:
+                partial = checkpoint.with_suffix(".part")
+                torch.save({"guard": guard, "trainer": trainer.state()}, partial)
+                partial.replace(checkpoint)
+                lora.save(out / "adapter", trainer.adapted, LAYERS, RANK, ALPHA)
+
+
+def _shortened(branch: Branch, longest: int) -> Branch:
+    """The branch with its first reply cut to `longest` tokens; what follows goes with the rest."""
+    begin, stop = branch.replies[0]
+    if stop - begin <= longest:
+        return branch
+    return Branch(branch.ids[: begin + longest], [(begin, begin + longest)])
+
+
+def main() -> None:
+    """Train the adapter, or go on where an earlier run was stopped."""
+    parser = argparse.ArgumentParser(prog="bench.lab.train", description=main.__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--base", type=Path, default=Path(".cache/lab/base"))
+    parser.add_argument("--data", type=Path, default=Path(".cache/lab/data/train.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path(".cache/lab/train"))
+    options = parser.parse_args()
+    if not options.data.exists():
+        raise SystemExit(f"lab train: no {options.data}; run python -m bench.lab.data first")
+    torch.set_num_threads(options.threads)
+    text = options.data.read_bytes()
+    recipe = Recipe(data=hashlib.sha256(text).hexdigest(), seed=options.seed)
+    guard = hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()
+    trees: list[Any] = [json.loads(line) for line in text.splitlines()]
+    options.out.mkdir(parents=True, exist_ok=True)
+    train(Trainer(options.base, trees, recipe, options.steps), options.out, guard, options.every)
+
+
+if __name__ == "__main__":
+    main()
