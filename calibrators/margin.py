@@ -143,7 +143,7 @@ def entry_tokens_of(choice: Choice, entry: Entry) -> frozenset[int | str]:
 
 
 def listed(shown: Mapping[str, Any]) -> Iterable[tuple[int | str, float]]:
-    """Every token of one position with its log-probability, the drawn one first; by id where there are ids."""
+    """Every token of one position with its log-probability, the drawn one first; by id if it has one."""
     alternatives = shown.get("top_logprobs")
     for item in [shown, *(alternatives if isinstance(alternatives, list) else ())]:
         logprob = item.get("logprob") if isinstance(item, Mapping) else None

@@ -24,7 +24,10 @@ DECODED_LIMIT = 256 * 2**20
 class Clock:
     """The deadlines of one exchange, as the deadline of one cancel scope.
 
-    While an answer's first event is due the nearer of `first_token` and `total` holds, afterwards `total`.
+    While a stream's first event is due the nearer of `first_token` and `total` holds, otherwise `total`.
+
+    Attributes:
+        awaiting: nothing of the current answer has come yet.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -34,15 +37,19 @@ class Clock:
         self._timeouts = timeouts
         self._end = anyio.current_time() + timeouts.total
         self._phase = "total"
+        self.awaiting = True
+        self.scope.deadline = self._end
 
     def first_due(self) -> None:
-        """A query goes out: its first event is due."""
+        """A stream was asked for: its first event is due."""
+        self.awaiting = True
         first = anyio.current_time() + self._timeouts.first_token
         self._phase = "first_token" if first < self._end else "total"
         self.scope.deadline = min(first, self._end)
 
     def first_came(self) -> None:
-        """The first event has come."""
+        """The first event, or a whole reply, has come."""
+        self.awaiting = False
         self._phase = "total"
         self.scope.deadline = self._end
         if self.first_event_at is None:
@@ -167,7 +174,7 @@ class Answer:
         for event in events:
             if event.data is None:
                 continue
-            if self.clock.first_event_at is None:
+            if self.clock.awaiting:
                 self.clock.first_came()
             if event.data == b"[DONE]":
                 self.reply.ended = True

@@ -51,7 +51,7 @@ class Timeouts(Section):
     write: Seconds = 30.0
     """Until a part of the request is taken."""
     first_token: Seconds = 120.0
-    """Until the first event of a stream, or the whole of a reply that is no stream."""
+    """Until the first event of a stream; a reply that is no stream has only `total`."""
     total: Seconds = 600.0
     """Until the end of the reply, all queries made for it together."""
 

@@ -56,7 +56,8 @@ class Exchange:
     async def ask(self, query: Query) -> Answer:
         """Send one query."""
         body, usage_added = self._with_usage(query.body)
-        self._clock.first_due()
+        if body.fields.get("stream") is True:
+            self._clock.first_due()
         started = time.perf_counter()
         try:
             response = await self._upstream.send("POST", self._target, self._headers, body.render().encode())

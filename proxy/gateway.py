@@ -85,13 +85,12 @@ class Gateway:
         upstream = self._runtime.settings.upstream_of(None)
         headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=False)
         clock = Clock(upstream.settings.timeouts)
-        clock.first_due()
         response: httpx.Response | None = None
         try:
             with clock.scope:
                 async with client.attended(clock.scope):
                     response = await upstream.send(request.method, request.target, headers, request.body)
-                    await _pass_back(response, client, clock, request.request_id)
+                    await _pass_back(response, client, request.request_id)
         except httpx.TransportError as error:
             raise Unreachable(f"the upstream broke off its answer: {error or type(error).__name__}") from None
         finally:
@@ -105,14 +104,13 @@ class Gateway:
         self._runtime.metrics.requests.labels("forward", OTHER, OFF, status).inc()
 
 
-async def _pass_back(response: httpx.Response, client: Client, clock: Clock, request_id: str) -> None:
+async def _pass_back(response: httpx.Response, client: Client, request_id: str) -> None:
     headers = h.end_to_end(response.headers.raw)
     if h.get(headers, b"x-request-id") is None:
         headers.append((b"x-request-id", request_id.encode("latin-1")))
     await client.start(response.status_code, headers)
     assert isinstance(response.stream, httpx.AsyncByteStream)
     async for chunk in response.stream:
-        clock.first_came()
         await client.write(chunk)
     await client.end()
 

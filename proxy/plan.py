@@ -47,8 +47,10 @@ def _bias(
     if isinstance(entry, Skip):
         return Unbiased(entry)
     apply = setting.apply
-    if apply == "auto":
-        apply = "processor" if facts.processor is not None or setting.value > 0 else "resample"
+    if apply == "auto" and facts.processor is None:
+        if setting.value > 0:
+            return Unbiased(_NO_PROCESSOR)
+        apply = "resample"
     if apply == "resample":
         return Resample(setting.value, entry, _sampling(model, config))
     scope = profile.entry.scope
@@ -84,8 +86,8 @@ def _reading(bias: BiasBy | None, entry: Entry | Skip, facts: Facts, config: Con
 def reading_of(config: Config, facts: Facts) -> How | None:
     """The reading in use on a server.
 
-    On the V1 runner asking for ids spoils the top_logprobs of other requests in the same step (vllm-facts 4.4);
-    so `auto` does that on V2 alone, and nothing on servers that may not know the field.
+    On the V1 runner asking for ids spoils the top_logprobs of other requests in the same step (vllm-facts
+    4.4), so `auto` does that on V2 alone, and nothing on servers that may not know the field.
     """
     if config.reading == "off":
         return None
