@@ -124,11 +124,18 @@ def forgiving(query: Query, asked: Body, report: Report) -> Flow:
     if query.role is not Role.FIRST or query.body is asked:
         return (yield from plain(query))
     reply = yield query.until(first_event)
-    refused = reply.status in (400, 422) or (reply.error is not None and not reply.choices)
-    if not refused:
+    if reply.choices or _status(reply) not in (400, 422):
         return reply
     report.void = Skip("refused", f"the upstream refused what was added: {_told(reply)}")
     return (yield from plain(query.with_body(asked)))
+
+
+def _status(reply: Reply) -> int:
+    """The reply's status; of an error inside a stream its code, 400 where it has none."""
+    if reply.status >= 400 or reply.error is None:
+        return reply.status
+    code = reply.error.get("code") if isinstance(reply.error, Mapping) else None
+    return code if isinstance(code, int) else 400
 
 
 def _told(reply: Reply) -> str:
