@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -132,6 +132,17 @@ class Decisions(Section):
     """Records that may wait to be written; more are dropped and counted."""
 
 
+class Reading(Section):
+    """How entry probability and margin are read from replies."""
+
+    how: Literal["auto", "ids", "top_logprobs", "off"] = "auto"
+    """`auto`: what costs other clients nothing, and only on requests that a bias changes anyhow."""
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of replies that are read."""
+    top: Annotated[int, Field(ge=1, le=20)] = 20
+    """How many alternatives `top_logprobs` asks for."""
+
+
 class Limits(Section):
     """What one client may ask of the proxy."""
 
@@ -153,6 +164,10 @@ def _by_name(value: Any) -> Any:
             raise ValueError(f"the name {name!r} stands twice")
         named[name] = {key: part for key, part in item.items() if key != "name"}
     return named
+
+
+def _reading(value: Any) -> Any:
+    return {"how": value} if isinstance(value, str) else value
 
 
 class Config(BaseSettings):
@@ -178,9 +193,8 @@ class Config(BaseSettings):
     selection: Selection = Selection()
     decisions: Decisions = Decisions()
     limits: Limits = Limits()
-    reading: Literal["auto", "ids", "top_logprobs", "off"] = "auto"
-    """How entry probability and margin are read; `auto`: what costs other clients nothing, and only on
-    requests that a bias changes anyhow."""
+    reading: Annotated[Reading, BeforeValidator(_reading)] = Reading()
+    """A word for `how`, or how, share and top."""
     forward: Literal["v1", "all"] = "v1"
     """Which of the upstream's other paths are passed on: /v1 and documented routes, or all."""
     on_error: Literal["passthrough", "fail"] = "passthrough"

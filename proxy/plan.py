@@ -1,5 +1,6 @@
 """From a profile and what is known of the server to the calibrators that act."""
 
+import random
 from collections.abc import Sequence
 
 from calibrators.bias import Bias, Unbiased
@@ -78,9 +79,9 @@ def _reading(bias: BiasBy | None, entry: Entry | Skip, facts: Facts, config: Con
     if isinstance(bias, Resample):
         return Reading(entry, "top_logprobs")
     how = reading_of(config, facts)
-    if how is None or (config.reading == "auto" and not isinstance(bias, Bias)):
+    if how is None or (config.reading.how == "auto" and not isinstance(bias, Bias)):
         return None
-    return Reading(entry, how)
+    return Reading(entry, how, config.reading.top) if random.random() < config.reading.share else None
 
 
 def reading_of(config: Config, facts: Facts) -> How | None:
@@ -89,10 +90,10 @@ def reading_of(config: Config, facts: Facts) -> How | None:
     On the V1 runner asking for ids spoils the top_logprobs of other requests in the same step (vllm-facts
     4.4), so `auto` does that on V2 alone, and nothing on servers that may not know the field.
     """
-    if config.reading == "off":
+    if config.reading.how == "off":
         return None
-    if config.reading != "auto":
-        return config.reading
+    if config.reading.how != "auto":
+        return config.reading.how
     if facts.kind != "vllm":
         return None
     return "ids" if facts.processor and facts.processor.get("runner") == "v2" else "top_logprobs"
