@@ -149,4 +149,4 @@ def calibrated(asked: Body, calibrators: Sequence[Calibrator], report: Report) -
     ask: Ask = partial(forgiving, asked=asked, report=report)
     for calibrator in calibrators:
         ask = partial(calibrator.flow, ask=ask, report=report)
-    return ask(Query(asked))
+    return (yield from ask(Query(asked)))
