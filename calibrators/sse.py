@@ -22,8 +22,8 @@ class Event(NamedTuple):
 class Splitter:
     """Cuts a stream into events, however it was written.
 
-    `limit` bounds what one event may hold, in bytes: beyond it the splitter stops reading (`blind`) and
-    what was kept is let go; the stream itself is nobody's to cut.
+    `limit` bounds what one event may hold, in bytes: beyond it the splitter stops reading (`blind`) and gives
+    the bytes on as they come; the stream itself is nobody's to cut.
     """
 
     def __init__(self, limit: int = 16 * 2**20) -> None:
@@ -35,7 +35,7 @@ class Splitter:
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that this piece of the stream completes."""
         if self.blind:
-            return []
+            return [Event(chunk, None)]
         buffer = self._rest + chunk if self._rest else chunk
         events: list[Event] = []
         start = 0
@@ -46,6 +46,7 @@ class Splitter:
             start = end
         self._rest = buffer[start:]
         if len(self._rest) > self._limit:
+            events.append(Event(self._rest, None))
             self.blind, self._rest = True, b""
         return events
 

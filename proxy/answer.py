@@ -77,6 +77,7 @@ class Answer:
         reply: what could be read so far; a stream's grows while it is served.
         document: the whole body, decoded, where the answer is no stream.
         raw: the whole body as it came.
+        opaque: the body is encoded in a way that can't be taken apart; it can only be passed on.
         usage_added: the token counts of this stream were asked for by the proxy, not by the client.
         broken: how the answer broke off, where it did.
     """
@@ -92,6 +93,7 @@ class Answer:
     raw: bytes = b""
     seconds: float = 0.0
     broken: Unreachable | None = None
+    opaque: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
     _pending: list[Piece] = field(default_factory=list)
     _source: AsyncIterator[bytes] | None = None
@@ -114,17 +116,20 @@ class Answer:
             streamed=kind.startswith("text/event-stream") and response.status_code < 400,
         )
         if encoding.encode() not in h.READABLE_ENCODINGS:
-            answer.reply.readable = False
+            answer.reply.readable, answer.opaque = False, True
         elif encoding != "identity":
             answer._decoder = zlib.decompressobj(wbits=47)  # gzip or zlib, told by their headers
         return answer
 
     async def settle(self, settled: Settled) -> None:
-        """Read on until the flow has seen enough; an answer that is no stream is read whole."""
+        """Read on until the flow has seen enough; an answer that is no stream is read whole.
+
+        A stream that can't be read is not held, since nothing would ever be seen of it.
+        """
         if not self.streamed:
             await self._read_document()
             return
-        while not self.reply.ended and not settled(self.reply):
+        while not self.opaque and not self.reply.ended and not settled(self.reply):
             piece = await self._next()
             if piece is None:
                 return
@@ -164,7 +169,8 @@ class Answer:
                 return None
             self._read_events([rest])
             return Piece(b"", [rest])
-        events = self._splitter.feed(self._decoded(chunk)) if self.reply.readable else []
+        decoded = self._decoded(chunk)
+        events = [] if self.opaque else self._splitter.feed(decoded)
         if self._splitter.blind:
             self.reply.readable = False
         self._read_events(events)
@@ -191,12 +197,12 @@ class Answer:
             self.reply.add(document)
 
     def _decoded(self, chunk: bytes) -> bytes:
-        if self._decoder is None:
+        if self._decoder is None or self.opaque:
             return chunk
         try:
             return bytes(self._decoder.decompress(chunk, DECODED_LIMIT))
         except zlib.error:
-            self.reply.readable = False
+            self.reply.readable, self.opaque = False, True
             return b""
 
     async def _chunk(self) -> bytes | None:

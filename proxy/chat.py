@@ -14,7 +14,7 @@ from proxy.answer import Answer, Clock
 from proxy.client import Client
 from proxy.driver import Exchange
 from proxy.edits import Edits, HideLogprobs
-from proxy.errors import CalibrationFailed, HttpError
+from proxy.errors import CalibrationFailed, HttpError, Unreachable
 from proxy.plan import plan
 from proxy.records import Sitting, record
 from proxy.runtime import Runtime
@@ -156,12 +156,16 @@ async def _serve_document(served: Answer, client: Client, sitting: Sitting, edit
 
 
 async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits: Edits) -> None:
-    edited = edits.any and served.reply.readable
+    edited = edits.any
     async for piece in served.pieces():
         written = time.perf_counter()
         if not client.started:
+            edited = edits.any and not served.opaque
             # Not before something has come: until then a timeout or a break is still a status.
             await client.start(served.reply.status, _reply_headers(served, sitting, edited))
+        if edited and served.opaque:
+            served.broken = Unreachable("the encoding of the upstream's answer broke")
+            break
         chunk = b"".join(map(edits.event, piece.events)) if edited else piece.raw
         if chunk:
             await client.write(chunk)
