@@ -60,9 +60,10 @@ def test_a_comment_carries_no_data() -> None:
     assert Splitter().feed(b": data: no\n\n") == [Event(b": data: no\n\n", None)]
 
 
-def test_a_stream_without_an_end_of_event_is_not_kept_for_ever() -> None:
+def test_what_is_too_long_for_an_event_is_handed_on_unread() -> None:
     splitter = Splitter(limit=100)
-    assert splitter.feed(b"data: " + b"x" * 200) == []
+    long = b"data: " + b"x" * 200
+    assert splitter.feed(b"data: a\n\n" + long) == [Event(b"data: a\n\n", b"a"), Event(long, None)]
     assert splitter.blind
-    assert splitter.feed(b"\n\ndata: y\n\n") == []
+    assert splitter.feed(b"\n\ndata: y\n\n") == [Event(b"\n\ndata: y\n\n", None)]
     assert splitter.flush() is None
