@@ -54,7 +54,7 @@ class Bias:
 
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
         """Ask with the bias, where the request leaves a decision to bias."""
-        if reason := no_decision(query.body.fields):
+        if reason := no_decision(query.fields):
             report.skipped["bias"] = reason
             return (yield from ask(query))
         try:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from calibrators.body import Body
 from calibrators.reply import Reply
+from calibrators.request import Fields
 from calibrators.skip import Skip
 
 
@@ -52,9 +53,15 @@ def whole(reply: Reply) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query to the upstream and how much of its reply must be seen before the flow goes on."""
+    """One query to the upstream and how much of its reply must be seen before the flow goes on.
+
+    Attributes:
+        body: what is sent.
+        fields: the client's request in the shape of a chat request (calibrators/dialects.py).
+    """
 
     body: Body
+    fields: Fields
     role: Role = Role.FIRST
     settled: Settled = at_once
 
@@ -144,9 +151,9 @@ def _told(reply: Reply) -> str:
     return str(message or f"status {reply.status}")[:200]
 
 
-def calibrated(asked: Body, calibrators: Sequence[Calibrator], report: Report) -> Flow:
+def calibrated(asked: Query, calibrators: Sequence[Calibrator], report: Report) -> Flow:
     """The flow of one reply: all calibrators around the query, the first of them innermost."""
-    ask: Ask = partial(forgiving, asked=asked, report=report)
+    ask: Ask = partial(forgiving, asked=asked.body, report=report)
     for calibrator in calibrators:
         ask = partial(calibrator.flow, ask=ask, report=report)
-    return (yield from ask(Query(asked)))
+    return ask(asked)

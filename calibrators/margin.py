@@ -77,7 +77,7 @@ class Reading:
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
         """Ask with the fields that show the margin, where there is a decision to read."""
         del report  # a reading changes nothing in the reply
-        if no_decision(query.body.fields) is not None:
+        if no_decision(query.fields) is not None:
             return (yield from ask(query))
         return (yield from ask(query.with_body(self._added(query.body))))
 

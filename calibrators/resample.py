@@ -8,7 +8,7 @@ until its first token is outside E. The entry rate is then q', and replies that 
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from calibrators.entry import Entry
@@ -58,7 +58,7 @@ class Resample:
 
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
         """Ask; where the reply opens a call that the bias would have prevented, ask again."""
-        sampling = self._refused(query.body.fields)
+        sampling = self._refused(query.fields)
         if isinstance(sampling, Skip):
             report.skipped["bias"] = sampling
             return (yield from ask(query))
@@ -214,4 +214,4 @@ def _seeded(query: Query, attempt: int) -> Query:
 
 
 def _resampling(query: Query) -> Query:
-    return Query(query.body, Role.RESAMPLE, query.settled)
+    return replace(query, role=Role.RESAMPLE)

@@ -29,35 +29,40 @@ class Splitter:
     def __init__(self, limit: int = 16 * 2**20) -> None:
         self.blind = False
         self._limit = limit
-        self._rest = b""
+        self._buffer = bytearray()
         self._ended_on_cr = False
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that this piece of the stream completes."""
         if self.blind:
             return [Event(chunk, None)]
-        buffer = self._rest + chunk if self._rest else chunk
+        buffer = self._buffer
+        # What was searched before is not searched again; an end of four bytes may begin in it.
+        searched = max(0, len(buffer) - 3)
+        buffer += chunk
         events: list[Event] = []
         start = 0
-        while match := _EVENT_END.search(buffer, self._content_start(buffer, start)):
+        while match := _EVENT_END.search(buffer, max(searched, self._content_start(start))):
             end = match.end()
-            events.append(_event(buffer[start:end]))
+            events.append(_event(bytes(buffer[start:end])))
             self._ended_on_cr = buffer[end - 1] == 0x0D
             start = end
-        self._rest = buffer[start:]
-        if len(self._rest) > self._limit:
-            events.append(Event(self._rest, None))
-            self.blind, self._rest = True, b""
+        del buffer[:start]
+        if len(buffer) > self._limit:
+            self.blind = True
+            events.append(Event(bytes(buffer), None))
+            buffer.clear()
         return events
 
     def flush(self) -> Event | None:
         """What is left at the end of the stream: an event without its blank line, or nothing."""
-        rest, self._rest = self._rest, b""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
         return _event(rest) if rest else None
 
-    def _content_start(self, buffer: bytes, start: int) -> int:
+    def _content_start(self, start: int) -> int:
         # The LF of a CRLF whose CR had ended the event before: no line end of its own.
-        if self._ended_on_cr and buffer[start : start + 1] == b"\n":
+        if self._ended_on_cr and self._buffer[start : start + 1] == b"\n":
             return start + 1
         return start
 

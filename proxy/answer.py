@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 
+from calibrators.dialects import Dialect
 from calibrators.flow import Query, Settled
 from calibrators.reply import Reply
 from calibrators.sse import Event, Splitter
@@ -80,9 +81,11 @@ class Answer:
         opaque: the body is encoded in a way that can't be taken apart; it can only be passed on.
         usage_added: the token counts of this stream were asked for by the proxy, not by the client.
         broken: how the answer broke off, where it did.
+        undecodable: its compressed body is damaged, or decodes to more than the limit.
     """
 
     query: Query
+    dialect: Dialect
     response: httpx.Response
     clock: Clock
     started: float
@@ -94,6 +97,7 @@ class Answer:
     seconds: float = 0.0
     broken: Unreachable | None = None
     opaque: bool = False
+    undecodable: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
     _pending: list[Piece] = field(default_factory=list)
     _source: AsyncIterator[bytes] | None = None
@@ -101,13 +105,20 @@ class Answer:
 
     @classmethod
     def of(
-        cls, query: Query, response: httpx.Response, clock: Clock, started: float, usage_added: bool
+        cls,
+        query: Query,
+        dialect: Dialect,
+        response: httpx.Response,
+        clock: Clock,
+        started: float,
+        usage_added: bool,
     ) -> "Answer":
         """Wrap a response whose body has not been read."""
         kind = response.headers.get("content-type", "")
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         answer = cls(
             query,
+            dialect,
             response,
             clock,
             started,
@@ -194,16 +205,21 @@ class Answer:
             self.reply.readable = False
             return
         if isinstance(document, dict):
-            self.reply.add(document)
+            self.reply.add(self.dialect.reply(document))
+            if self.streamed and self.dialect.last_event and document.get("type") == self.dialect.last_event:
+                self.reply.ended = True
 
     def _decoded(self, chunk: bytes) -> bytes:
         if self._decoder is None or self.opaque:
             return chunk
         try:
-            return bytes(self._decoder.decompress(chunk, DECODED_LIMIT))
+            decoded = bytes(self._decoder.decompress(chunk, DECODED_LIMIT))
+            damaged = bool(self._decoder.unconsumed_tail)  # beyond the limit
         except zlib.error:
-            self.reply.readable, self.opaque = False, True
-            return b""
+            decoded, damaged = b"", True
+        if damaged:
+            self.undecodable, self.reply.readable = True, False
+        return decoded
 
     async def _chunk(self) -> bytes | None:
         """The next bytes of the body; None at its end, and where it broke (`broken` then says how)."""

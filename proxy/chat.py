@@ -1,4 +1,4 @@
-"""The calibrated route: /v1/chat/completions, stream or not."""
+"""The calibrated routes, stream or not: chat completions, and responses and messages as far as they go."""
 
 import logging
 import time
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
+from calibrators.dialects import Dialect
 from calibrators.flow import Query, calibrated, plain
 from calibrators.margin import asked_logprobs
 from calibrators.skip import Skip
@@ -42,16 +43,18 @@ class Incoming:
     arrived: float
 
 
-async def serve_chat(runtime: Runtime, request: Incoming, body: Body, client: Client) -> None:
-    """Answer a chat completion: pick its calibration, run it, serve the reply, write down what happened.
+async def serve_calibrated(
+    runtime: Runtime, request: Incoming, body: Body, dialect: Dialect, client: Client
+) -> None:
+    """Answer a request: pick its calibration, run it, serve the reply, write down what happened.
 
     Raises:
         BadSelection: the request picks a calibration that it can't have.
     """
-    sitting, asked = await _sit_down(runtime, request, body)
+    sitting, asked = await _sit_down(runtime, request, body, dialect)
     upstream = sitting.settings.upstream_of(sitting.model.served)
     headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=True)
-    exchange = Exchange(upstream, request.target, headers, sitting.clock, asked)
+    exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked)
     served: Answer | None = None
     try:
         with sitting.clock.scope:
@@ -72,7 +75,9 @@ async def serve_chat(runtime: Runtime, request: Incoming, body: Body, client: Cl
         record(runtime, sitting, exchange.answers, served)
 
 
-async def _sit_down(runtime: Runtime, request: Incoming, body: Body) -> tuple[Sitting, Body]:
+async def _sit_down(
+    runtime: Runtime, request: Incoming, body: Body, dialect: Dialect
+) -> tuple[Sitting, Body]:
     """Pick the calibration, and take out of the body what was meant for the proxy."""
     settings = runtime.settings
     config = settings.config
@@ -99,10 +104,11 @@ async def _sit_down(runtime: Runtime, request: Incoming, body: Body) -> tuple[Si
         settings=settings,
         request_id=request.request_id,
         case_id=h.get(request.headers, b"x-case-id"),
-        fields=body.fields,
+        dialect=dialect,
+        fields=dialect.request(body.fields),
         model=model,
         pick=chosen,
-        calibrators=tuple(plan(chosen.profile, model.served, upstream.facts, config)),
+        calibrators=tuple(plan(chosen.profile, model.served, upstream.facts, config, dialect)),
         clock=Clock(upstream.settings.timeouts),
         arrived=request.arrived,
         body_came=time.perf_counter(),
@@ -112,14 +118,15 @@ async def _sit_down(runtime: Runtime, request: Incoming, body: Body) -> tuple[Si
 
 async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
     """Run the calibration; where it fails, serve the reply without it unless the operator says otherwise."""
+    asked = Query(body, sitting.fields)
     try:
-        return await exchange.run(calibrated(body, sitting.calibrators, sitting.report))
+        return await exchange.run(calibrated(asked, sitting.calibrators, sitting.report))
     except CalibrationFailed as error:
         if sitting.settings.config.on_error == "fail":
             raise
         logger.error("%s: %s", sitting.request_id, error.message, exc_info=error.__cause__)
         sitting.report.void = Skip("failed", error.message)
-        return await exchange.run(plain(Query(body)))
+        return await exchange.run(plain(asked))
 
 
 async def _serve(served: Answer, client: Client, sitting: Sitting, exchange: Exchange) -> None:
@@ -170,6 +177,8 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
         if chunk:
             await client.write(chunk)
         sitting.client_seconds += time.perf_counter() - written
+        if edited and served.undecodable:
+            raise Unreachable("the upstream's compressed reply can't be decoded")
     if served.broken:
         raise served.broken
     if not served.reply.good:

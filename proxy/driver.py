@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from calibrators.body import Body, NotAnObject, set_members
+from calibrators.dialects import CHAT, Dialect
 from calibrators.flow import Flow, Query, QueryFailed
 from calibrators.reply import Reply
 from proxy.answer import Answer, Clock
@@ -20,10 +21,13 @@ class Exchange:
         answers: in the order in which they were asked for.
     """
 
-    def __init__(self, upstream: Upstream, target: str, headers: Headers, clock: Clock, asked: Body) -> None:
+    def __init__(
+        self, upstream: Upstream, dialect: Dialect, target: str, headers: Headers, clock: Clock, asked: Body
+    ) -> None:
         self.answers: list[Answer] = []
         self._asked = asked
         self._upstream = upstream
+        self._dialect = dialect
         self._target = target
         self._headers = headers
         self._clock = clock
@@ -63,7 +67,7 @@ class Exchange:
             response = await self._upstream.send("POST", self._target, self._headers, body.render().encode())
         finally:
             self._clock.upstream_seconds += time.perf_counter() - started
-        answer = Answer.of(query, response, self._clock, started, usage_added)
+        answer = Answer.of(query, self._dialect, response, self._clock, started, usage_added)
         self.answers.append(answer)
         return answer
 
@@ -71,7 +75,8 @@ class Exchange:
         """Ask for a stream's token counts too, where the query is changed anyhow and lacks them."""
         options = body.fields.get("stream_options")
         asks = isinstance(options, Mapping) and bool(options.get("include_usage"))
-        if body is self._asked or asks or body.fields.get("stream") is not True:
+        streams = body.fields.get("stream") is True and self._dialect is CHAT
+        if body is self._asked or asks or not streams:
             return body, False
         try:
             raw = set_members(body.raw("stream_options"), {"include_usage": "true"})

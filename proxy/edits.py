@@ -162,6 +162,11 @@ class Edits:
     def _renamed(self, body: Body) -> Body:
         if body.fields.get("model") == self.model.served:
             body = body.with_json(model=self.model.sent)
+        for wrapper in ("response", "message"):  # where other APIs' stream events hold the reply
+            held = body.fields.get(wrapper)
+            if isinstance(held, Mapping) and held.get("model") == self.model.served:
+                inner = Body.parse(body.raw(wrapper) or "{}").with_json(model=self.model.sent)
+                body = body.with_raw(**{wrapper: inner.render()})
         error = body.fields.get("error")
         message = error.get("message") if isinstance(error, Mapping) else None
         if isinstance(message, str) and self.model.served and f"`{self.model.served}`" in message:

@@ -7,9 +7,10 @@ from urllib.parse import unquote
 
 import httpx
 
+from calibrators.dialects import DIALECTS
 from proxy import headers as h
 from proxy.answer import Clock
-from proxy.chat import Incoming, parse_body, serve_chat
+from proxy.chat import Incoming, parse_body, serve_calibrated
 from proxy.client import Client, ClientGone, Receive, Scope, Send
 from proxy.errors import BadSelection, HttpError, NotForwarded, Unreachable
 from proxy.metrics import OTHER
@@ -18,7 +19,6 @@ from proxy.selection import OFF
 
 logger = logging.getLogger("seam")
 
-CHAT = "/v1/chat/completions"
 # Beside /v1: what vLLM documents for users. Its other routes (adapters, dev) need `forward: all`.
 DOCUMENTED = frozenset(
     (
@@ -73,10 +73,11 @@ class Gateway:
             raise NotForwarded(f"{path} is not passed on; `forward: all` opens every path of the upstream")
         raw = await client.body(settings.config.limits.body_bytes)
         request = Incoming(scope["method"], path, target, prefix, client.headers, raw, request_id, arrived)
-        if path == CHAT and request.method == "POST":
+        dialect = DIALECTS.get(path)
+        if dialect is not None and request.method == "POST":
             body = parse_body(raw)
             if body is not None:
-                await serve_chat(self._runtime, request, body, client)
+                await serve_calibrated(self._runtime, request, body, dialect, client)
                 return
         await self._forward(request, client)
 

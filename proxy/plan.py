@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 
 from calibrators.bias import Bias, Unbiased
+from calibrators.dialects import CHAT, Dialect
 from calibrators.entry import Entry
 from calibrators.flow import Calibrator
 from calibrators.margin import How, Reading
@@ -16,15 +17,19 @@ from proxy.upstream import Facts, ModelFacts
 BiasBy = Bias | Resample | Unbiased
 
 
-def plan(profile: Profile | None, model: str | None, facts: Facts, config: Config) -> Sequence[Calibrator]:
+def plan(
+    profile: Profile | None, model: str | None, facts: Facts, config: Config, dialect: Dialect = CHAT
+) -> Sequence[Calibrator]:
     """The calibrators of a profile on this server, innermost first."""
     if profile is None:
         return ()
     entry = _entry(profile, model, facts)
     calibrators: list[Calibrator] = []
     bias = None if profile.bias is None else _bias(profile, profile.bias, model, entry, facts, config)
+    if isinstance(bias, Resample | Bias) and not _fits(bias, dialect):
+        bias = Unbiased(Skip("route", f"{dialect.route} takes a bias by the processor only"))
     reading = _reading(bias, entry, facts, config)
-    if reading is not None:
+    if reading is not None and dialect.reads:
         calibrators.append(reading)
     if bias is not None:
         calibrators.append(bias)
@@ -67,6 +72,11 @@ def _bias(
 
 
 _NO_PROCESSOR = Skip("no_processor", "the upstream has not loaded Seam's logits processor")
+
+
+def _fits(bias: Bias | Resample, dialect: Dialect) -> bool:
+    """Whether a route carries what a bias needs: all take vllm_xargs, only chat logit_bias and logprobs."""
+    return dialect.reads or (isinstance(bias, Bias) and bias.apply == "processor")
 
 
 def _reading(bias: BiasBy | None, entry: Entry | Skip, facts: Facts, config: Config) -> Reading | None:

@@ -4,11 +4,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from calibrators.entry import Discovery, Entry, NoEntry, discover
+from calibrators.entry import NoEntry
+from calibrators.openers import Asking, find, verified
 from proxy.errors import HttpError
 from proxy.upstream import Facts, ModelFacts, Upstream, model_names
+
+T = TypeVar("T")
 
 logger = logging.getLogger("seam")
 
@@ -79,7 +82,7 @@ async def probe(upstream: Upstream) -> Facts:
     if facts.kind != "vllm":
         return facts
     try:
-        models = {name: await _model(upstream, name) for name in facts.models}
+        models = {name: await _model(upstream, name, facts.processor is not None) for name in facts.models}
     except HttpError as error:
         return Facts(problem=error.message)
     return Facts(facts.kind, facts.version, models, facts.processor)
@@ -108,19 +111,21 @@ async def _processor(upstream: Upstream, model: str) -> Mapping[str, Any] | None
     return told if isinstance(told, dict) else None
 
 
-async def _model(upstream: Upstream, name: str) -> ModelFacts:
+async def _model(upstream: Upstream, name: str, processor: bool) -> ModelFacts:
     try:
-        return ModelFacts(entry=await _run(discover(name), upstream))
+        found = await _run(find(name), upstream)
+        return ModelFacts(entry=await _run(verified(name, found, processor), upstream))
     except NoEntry as error:
         return ModelFacts(no_entry=str(error))
 
 
-async def _run(discovery: Discovery, upstream: Upstream) -> Entry:
-    ask = next(discovery)
+async def _run(asking: Asking[T], upstream: Upstream) -> T:
+    """Drive a generator's questions."""
+    ask = next(asking)
     while True:
         _, document = await upstream.get_json("POST", ask.path, json.dumps(ask.body).encode())
         try:
-            ask = discovery.send(document if isinstance(document, dict) else {})
+            ask = asking.send(document if isinstance(document, dict) else {})
         except StopIteration as stop:
-            entry: Entry = stop.value
-            return entry
+            found: T = stop.value
+            return found

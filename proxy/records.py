@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from calibrators.actions import Action, reply_action
 from calibrators.bias import Bias, biased
+from calibrators.dialects import Dialect
 from calibrators.flow import Calibrator, Report
 from calibrators.margin import UNREAD, Margin, Reading, read_margin
 from calibrators.reply import Choice, Reply
@@ -29,6 +30,7 @@ class Sitting:
     settings: Settings
     request_id: str
     case_id: str | None
+    dialect: Dialect
     fields: Fields
     model: Named
     pick: Pick
@@ -118,7 +120,7 @@ def _labels(sitting: Sitting) -> tuple[str, str]:
 def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None:
     metrics = runtime.metrics
     labels = _labels(sitting)
-    metrics.requests.labels("chat", *labels, str(sitting.status or 499)).inc()
+    metrics.requests.labels(sitting.dialect.route, *labels, str(sitting.status or 499)).inc()
     metrics.upstream_seconds.labels(*labels).observe(sitting.clock.upstream_seconds)
     metrics.overhead_seconds.labels(*labels).observe(sitting.own_seconds(now))
     if queries:
@@ -165,6 +167,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "request_id": sitting.request_id,
         "case_id": sitting.case_id or case,
         "turn": turn,
+        "route": sitting.dialect.route,
         "model": sitting.model.served,
         "profile": sitting.pick.label,
         "stream": bool(sitting.fields.get("stream")),

@@ -48,7 +48,7 @@ def request(**fields: Any) -> Body:
 def play(asked: Body, calibrators: Sequence[Calibrator], *replies: Reply) -> Played:
     """Run calibrators around a request; each query takes the next reply, and none may be left."""
     report = Report()
-    flow = calibrated(asked, calibrators, report)
+    flow = calibrated(Query(asked, asked.fields), calibrators, report)
     queries = [next(flow)]
     for reply in replies:
         try:

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -25,7 +25,7 @@ class AsksTwice:
 
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
         yield from ask(query.until(whole))
-        again = Query(query.body.with_json(again=True), Role.SRI)
+        again = replace(query, body=query.body.with_json(again=True), role=Role.SRI)
         return (yield from ask(again))
 
 
@@ -80,7 +80,7 @@ def test_a_refusal_of_what_the_client_sent_itself_is_served() -> None:
 
 
 def test_a_query_is_held_until_all_who_asked_for_it_are_content() -> None:
-    query = Query(request()).until(first_event).until(whole)
+    query = Query(request(), request().fields).until(first_event).until(whole)
     begun = Reply(200)
     begun.add({"choices": [{"index": 0, "delta": {"content": "It"}}]})
     assert first_event(begun)
