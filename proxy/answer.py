@@ -78,10 +78,10 @@ class Answer:
         reply: what could be read so far; a stream's grows while it is served.
         document: the whole body, decoded, where the answer is no stream.
         raw: the whole body as it came.
-        opaque: the body is encoded in a way that can't be taken apart; it can only be passed on.
+        opaque: the body's encoding can't be taken apart (unknown, damaged, or beyond the limit); it can only
+            be passed on.
         usage_added: the token counts of this stream were asked for by the proxy, not by the client.
         broken: how the answer broke off, where it did.
-        undecodable: its compressed body is damaged, or decodes to more than the limit.
     """
 
     query: Query
@@ -97,7 +97,6 @@ class Answer:
     seconds: float = 0.0
     broken: Unreachable | None = None
     opaque: bool = False
-    undecodable: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
     _pending: list[Piece] = field(default_factory=list)
     _source: AsyncIterator[bytes] | None = None
@@ -182,6 +181,8 @@ class Answer:
             return Piece(b"", [rest])
         decoded = self._decoded(chunk)
         events = [] if self.opaque else self._splitter.feed(decoded)
+        if self.opaque and self.clock.awaiting:
+            self.clock.first_came()
         if self._splitter.blind:
             self.reply.readable = False
         self._read_events(events)
@@ -218,7 +219,7 @@ class Answer:
         except zlib.error:
             decoded, damaged = b"", True
         if damaged:
-            self.undecodable, self.reply.readable = True, False
+            self.opaque, self.reply.readable = True, False
         return decoded
 
     async def _chunk(self) -> bytes | None:

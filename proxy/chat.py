@@ -177,8 +177,6 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
         if chunk:
             await client.write(chunk)
         sitting.client_seconds += time.perf_counter() - written
-        if edited and served.undecodable:
-            raise Unreachable("the upstream's compressed reply can't be decoded")
     if served.broken:
         raise served.broken
     if not served.reply.good:
