@@ -1,0 +1,57 @@
+"""Virtual environments of their own, for packages that must not meet ours.
+
+Each lies beside the environment we run in (`.venv-NAME`), is made on first use, and holds a `.made`
+file with what it was made from; it is made again when that changes or a making was cut short.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.errors import InputError
+
+_MARK = ".made"
+
+
+def place(name: str) -> Path:
+    """Where the environment `name` lies: beside our own, else under the working directory."""
+    beside = Path(sys.prefix).parent if sys.prefix != sys.base_prefix else Path.cwd()
+    return beside / f".venv-{name}"
+
+
+def made(name: str, requirements: Sequence[str]) -> bool:
+    """Whether the environment is there, whole, and made from these requirements."""
+    mark = place(name) / _MARK
+    return mark.is_file() and mark.read_text() == _content(requirements)
+
+
+def make(name: str, requirements: Sequence[str]) -> Path:
+    """Make the environment, unless it is `made`; the path of its `bin` folder.
+
+    Takes minutes the first time. Raises InputError with the last line of what pip said.
+    """
+    folder = place(name)
+    if made(name, requirements):
+        return folder / "bin"
+    (folder / _MARK).unlink(missing_ok=True)
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)], folder)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", "--quiet", *requirements], folder)
+    (folder / _MARK).write_text(_content(requirements))
+    return folder / "bin"
+
+
+def _content(requirements: Sequence[str]) -> str:
+    return "\n".join([*requirements, ""])
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise InputError(
+            f"could not be made: {said[-1].strip() if said else f'exit {done.returncode}'}",
+            where=str(folder),
+            mend="see to the package index, and repeat",
+        )

@@ -1,0 +1,151 @@
+"""The `bench overhead` command."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.environments import made, make, place
+from bench.errors import CheckFailed, InputError
+from bench.options import Shared, shared_options
+from bench.overhead import figures, table
+from bench.overhead.measure import Settings, loads, measure_round, read_round, warm_up
+from bench.overhead.processes import require_linux
+from bench.overhead.targets import LITELLM, PROXIES, TARGETS, Target, all_serving
+from bench.progress import progress
+from bench.runs import Plan, RecordFile, RunFolder
+
+
+def _targets(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(("direct", *(name.strip() for name in value.split(",")))))
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(TARGETS)}")
+    return names
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(number) for number in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list of whole numbers, such as 1,8") from None
+    if min(numbers) < 1:
+        raise click.BadParameter("a concurrency is at least 1")
+    return numbers
+
+
+@click.command(
+    epilog="Examples: bench overhead --seconds 3 --rounds 5; bench overhead --targets bare,seam --check"
+)
+@click.option("--targets", callback=_targets, default=",".join(TARGETS), show_default=True,
+              help="Which to measure; direct always is, as what the others add to.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True,
+              help="How often everything is repeated, interleaved.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
+              help="Length of a block: one target under one load.")  # fmt: skip
+@click.option("--concurrency", callback=_numbers, default="1,8", show_default=True,
+              help="Connections of the closed loops without stream.")  # fmt: skip
+@click.option("--chunks", type=click.IntRange(min=0), default=2000, show_default=True,
+              help="Length of the measured stream; 0 measures none.")  # fmt: skip
+@click.option("--interval-ms", type=click.FloatRange(min=0), default=1.0, show_default=True,
+              help="Between its chunks, so that each comes alone; 0: as fast as it is read.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Exit 1 unless Seam meets its bars.")
+@shared_options(limit="At most so many requests a block.")
+def overhead(
+    *,
+    shared: Shared,
+    targets: tuple[str, ...],
+    rounds: int,
+    seconds: float,
+    concurrency: tuple[int, ...],
+    chunks: int,
+    interval_ms: float,
+    check: bool,
+) -> None:
+    """Measure the proxy's own cost on a canned upstream.
+
+    Runs a recorded upstream and the targets, one worker each, on 127.0.0.1, and loads them in
+    interleaved blocks: direct, a bare FastAPI and httpx forwarder, LiteLLM (in an environment of its
+    own, made on first use) and Seam with a profile, classification, decision log and metrics on.
+    Every ratio compares blocks of one round; the spread is that over rounds. CPU is that of the
+    target's processes alone.
+    """
+    require_linux()
+    settings = Settings(targets, rounds, seconds, concurrency, chunks, interval_ms, shared.limit, shared.seed)
+    document, text = _run(settings, shared.folder("overhead"))
+    shared.show(document, lambda: text)
+    unmet = [bar["bar"] for bar in document["bars"] if bar["met"] is not True]
+    if check and unmet:
+        raise CheckFailed(
+            f"{len(unmet)} bars not met or not measured, first: {unmet[0]}",
+            where="bench overhead --check",
+            mend="see the table",
+        )
+
+
+def _run(settings: Settings, folder: Path) -> tuple[dict[str, Any], str]:
+    """Measure what is not measured yet, and sum up."""
+    own = {name: value for name, value in settings._asdict().items() if name not in ("seed", "limit")}
+    plan = Plan(command="overhead", arguments=own, seed=settings.seed, limit=settings.limit)
+    with RunFolder.open(folder, plan) as run:
+        records = run.records("rounds")
+        missing = [n for n in range(settings.rounds) if _key(n) not in records]
+        if missing:
+            _measure(missing, settings, records, folder)
+        kept = list(records)
+        rounds = [list(read_round(record)) for record in kept]
+        loop, stream = figures.loops(rounds, settings), figures.streams(rounds, settings)
+        skipped = {name: why for record in kept for name, why in record["skipped"].items()}
+        elsewhere = [record["cpus_elsewhere"] for record in kept]
+        notes = figures.warnings(loop, stream, elsewhere)
+        notes += [f"{name} was left out: {why}" for name, why in skipped.items()]
+        bars = figures.bars(loop, stream)
+        document = figures.as_json(
+            {
+                "settings": own,
+                "cpus": os.cpu_count(),
+                "cpus_elsewhere": elsewhere,
+                "loops": loop,
+                "streams": stream,
+                "bars": bars,
+                "skipped": skipped,
+                "notes": notes,
+            }
+        )
+        if not run.done:
+            run.finish(document)
+    click.echo(f"records: {folder}", err=True)
+    return document, table.render(loop, stream, bars, notes)
+
+
+def _measure(missing: list[int], settings: Settings, records: RecordFile, folder: Path) -> None:
+    targets, skipped = _available(settings.targets)
+    per_round = len(loads(settings)) * (len(targets) + 1)
+    click.echo(f"starting {', '.join(('direct', *(t.name for t in targets)))}", err=True)
+    with (
+        all_serving(targets, folder / "servers", settings.interval_ms) as servers,
+        progress("overhead", per_round * settings.rounds, per_round * len(records)) as advance,
+    ):
+        warm_up(settings, servers)
+        for number in missing:
+            measured = measure_round(number, settings, servers, advance)
+            records.append(_key(number), measured | {"skipped": skipped})
+
+
+def _available(names: tuple[str, ...]) -> tuple[list[Target], dict[str, str]]:
+    """The proxies to run, and why one can't be."""
+    targets, skipped = [PROXIES[name] for name in names if name != "direct"], {}
+    if "litellm" in names:
+        if not made("litellm", LITELLM):
+            click.echo(f"making {place('litellm')}, which takes some minutes", err=True)
+        try:
+            make("litellm", LITELLM)
+        except InputError as error:
+            click.echo(f"litellm is left out: {error}", err=True)
+            skipped["litellm"] = str(error)
+            targets = [target for target in targets if target.name != "litellm"]
+    return targets, skipped
+
+
+def _key(number: int) -> str:
+    return f"round-{number}"

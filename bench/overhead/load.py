@@ -1,0 +1,211 @@
+"""The load generator: a closed loop of raw HTTP/1.1 keep-alive connections, in a process of its own.
+
+    python -m bench.overhead.load < job.json
+
+Each connection sends the next request when the last answer is complete. It parses answers with a C
+parser and decodes no JSON, so that it needs a small part of what any proxy needs; `client_busy` says
+how near it was to its own limit.
+"""
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from typing import Any, NamedTuple, cast
+
+import click
+import httptools
+import uvloop
+
+from bench.overhead.processes import cpu_seconds, tree
+from bench.overhead.traffic import chat_body, stream_body
+
+_WARM_UP = 5
+_CHUNK_MARK = b'"content":"'
+
+
+class Job(NamedTuple):
+    """One block of load."""
+
+    port: int
+    """On 127.0.0.1."""
+    concurrency: int
+    """Connections, each with one request at a time."""
+    seconds: float
+    """How long new requests are begun."""
+    limit: int | None
+    """At most so many requests; None: no limit."""
+    chunks: int | None
+    """Chunks of a stream; None: requests without stream."""
+    pid: int
+    """Root of the target's process tree, for its CPU time."""
+
+
+class Block(NamedTuple):
+    """What a block measured."""
+
+    requests: int
+    """Answers that came whole with status 200."""
+    seconds: float
+    """From the first request to the last answer."""
+    p50_ms: float
+    """Median time from request to whole answer."""
+    p99_ms: float
+    """Its 99th percentile; the largest of fewer than 100."""
+    cpu_us: float
+    """CPU microseconds of the target's processes per request."""
+    chunks: int
+    """Content chunks received, as far as they lay within one read."""
+    reads: int
+    """Times that data came: about `chunks` where every chunk came alone."""
+    client_busy: float
+    """Share of the time that the load generator was at work; near 1 it measures itself."""
+    failures: int
+    """Answers of another status, and connections that broke."""
+    failure: str | None
+    """The first of them."""
+
+
+class _Failed(Exception):
+    """An answer that is none."""
+
+
+class _Connection(asyncio.Protocol):
+    """A keep-alive connection that answers one request at a time."""
+
+    def __init__(self) -> None:
+        self.chunks = 0
+        self.reads = 0
+        self._answer: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are asyncio's by form only.
+        self.transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+
+    def ask(self, request: bytes) -> asyncio.Future[None]:
+        """Send a request; the future is done when its answer is whole."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._error = b""
+        self._answer = self._loop.create_future()
+        self.transport.write(request)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self.reads += 1
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"not HTTP: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"connection closed: {exc or 'by the server'}")
+
+    def on_body(self, body: bytes) -> None:
+        self.chunks += body.count(_CHUNK_MARK)
+        if self._parser.get_status_code() != 200:
+            self._error += body
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status != 200:
+            self._fail(f"HTTP {status} {self._error[:200].decode(errors='replace')}")
+        elif self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
+
+    def _fail(self, why: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(_Failed(why))
+
+
+class _Load:
+    """The connections of a block, sharing a deadline and a count."""
+
+    def __init__(self, job: Job) -> None:
+        body = chat_body() if job.chunks is None else stream_body(job.chunks)
+        self._job = job
+        self._request = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept: */*\r\n"
+            b"authorization: Bearer none\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+        ) % (job.port, len(body), body)
+        self._begun = 0
+        self.times: list[float] = []
+        self.failures: list[str] = []
+        self.chunks = 0
+        self.reads = 0
+        self.last = 0.0
+
+    async def connect(self) -> _Connection:
+        """Open a connection and use it until both sides are warm."""
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
+        if self._job.chunks is None:
+            for _ in range(_WARM_UP):
+                await connection.ask(self._request)
+        connection.chunks = connection.reads = 0
+        return connection
+
+    async def use(self, connection: _Connection, deadline: float) -> None:
+        """Ask until the deadline, or the limit, or the connection fails."""
+        limit = self._job.limit
+        clock = time.perf_counter
+        while clock() < deadline and (limit is None or self._begun < limit):
+            self._begun += 1
+            begun = clock()
+            try:
+                await connection.ask(self._request)
+            except _Failed as error:
+                self.failures.append(str(error))
+                return
+            self.last = clock()
+            self.times.append(self.last - begun)
+            self._check(connection)
+
+    def _check(self, connection: _Connection) -> None:
+        """A stream that lost chunks is no answer; a mark may lie across two reads, so not to the last one."""
+        wanted, got = self._job.chunks or 0, connection.chunks
+        self.chunks += got
+        self.reads += connection.reads
+        connection.chunks = connection.reads = 0
+        if got < 0.95 * wanted:
+            self.failures.append(f"{got} of {wanted} chunks came")
+
+
+async def drive(job: Job) -> Block:
+    """Run a block and measure it."""
+    load = _Load(job)
+    try:
+        connections = [await load.connect() for _ in range(job.concurrency)]
+    except (_Failed, OSError) as error:
+        return Block(0, 0, 0, 0, 0, 0, 0, 0, 1, str(error))
+    pids = tree(job.pid)
+    before, own, begun = cpu_seconds(pids), time.process_time(), time.perf_counter()
+    await asyncio.gather(*(load.use(c, begun + job.seconds) for c in connections))
+    after, busy = cpu_seconds(pids), time.process_time() - own
+    for connection in connections:
+        connection.transport.abort()
+    requests, seconds = len(load.times), max(load.last - begun, 1e-9)
+    ordered = sorted(load.times) or [0.0]
+    return Block(
+        requests=requests,
+        seconds=seconds,
+        p50_ms=1e3 * statistics.median(ordered),
+        p99_ms=1e3 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        cpu_us=1e6 * (after - before) / max(requests, 1),
+        chunks=load.chunks,
+        reads=load.reads,
+        client_busy=busy / seconds,
+        failures=len(load.failures),
+        failure=load.failures[0] if load.failures else None,
+    )
+
+
+def main() -> None:
+    """Read a job from stdin, run it, print the block; both JSON."""
+    job: dict[str, Any] = json.load(sys.stdin)
+    click.echo(json.dumps(uvloop.run(drive(Job(**job)))._asdict()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Server processes that the bench starts: their life, and the CPU time and memory they use.
+
+CPU time is read from the kernel's clock of each process (`clock_getcpuclockid`), which counts
+nanoseconds and all threads, those that ended too; /proc/PID/stat counts ticks of 10 ms, a tenth of a
+short block. /proc gives the process tree.
+"""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import httpx
+
+from bench.errors import InputError, ServerUnreachable
+
+_STOP_SECONDS = 10.0
+_JSON = {"content-type": "application/json"}
+# Runs a command that the kernel terminates when its starter is gone, however that ended.
+_LEASH = (
+    "import ctypes, os, signal, sys; PR_SET_PDEATHSIG = 1; "
+    "ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+class Server(NamedTuple):
+    """A server under measurement."""
+
+    port: int
+    """On 127.0.0.1."""
+    pid: int
+    """Root of its process tree."""
+
+
+@contextmanager
+def running(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server, what it prints goes to `log`. It ends with the block, or with us.
+
+    environment: added to ours, from which proxy settings are taken out, since all traffic is local.
+    """
+    ours = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _LEASH, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=ours | dict(environment or {}),
+            start_new_session=True,
+        )
+    with process:
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def await_ready(
+    name: str, process: subprocess.Popen[bytes], port: int, body: bytes, log: Path, seconds: float
+) -> None:
+    """Wait until a chat completion on the port is answered with 200.
+
+    Raises ServerUnreachable when the process ends, or `seconds` pass, before that.
+    """
+    deadline = time.monotonic() + seconds
+    last = "no connection"
+    with httpx.Client(trust_env=False, timeout=seconds) as client:
+        while time.monotonic() < deadline:
+            if (code := process.poll()) is not None:
+                raise ServerUnreachable(
+                    f"ended at once (exit {code}): {last_line(log)}", where=name, mend=f"see {log}"
+                )
+            try:
+                reply = client.post(
+                    f"http://127.0.0.1:{port}/v1/chat/completions", content=body, headers=_JSON
+                )
+            except httpx.TransportError:
+                time.sleep(0.05)
+                continue
+            if reply.status_code == 200:
+                return
+            last = f"HTTP {reply.status_code} {reply.text[:200]}"
+            time.sleep(0.2)
+    raise ServerUnreachable(f"not ready within {seconds:.0f} s ({last})", where=name, mend=f"see {log}")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def tree(root: int) -> list[int]:
+    """The ids of a process and all of its descendants, from /proc."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                # The command in parentheses may hold anything, parentheses too.
+                stat = (entry / "stat").read_text()
+            except OSError:  # gone meanwhile
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU time, user and system, that the processes have used so far; those that ended count 0."""
+    total = 0.0
+    for pid in pids:
+        try:
+            # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the Linux ABI, as clock_getcpuclockid gives.
+            total += time.clock_gettime((~pid << 3) | 2)
+        except OSError:
+            continue
+    return total
+
+
+class Usage(NamedTuple):
+    """CPU seconds of the whole machine since it started, and of ours among them."""
+
+    busy: float
+    """Spent on anything but waiting."""
+    stolen: float
+    """That a hypervisor gave to other machines."""
+    ours: float
+    """Of this process, its children that run, and those that ended."""
+
+    @classmethod
+    def now(cls) -> Self:
+        """Read the counters."""
+        user, nice, system, _idle, _wait, irq, softirq, stolen = (
+            int(ticks) / os.sysconf("SC_CLK_TCK")
+            for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        )
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ours = cpu_seconds(tree(os.getpid())) + ended.ru_utime + ended.ru_stime
+        return cls(user + nice + system + irq + softirq, stolen, ours)
+
+    def elsewhere_since(self, before: Self) -> float:
+        """CPU seconds that work other than ours took or that were stolen, since `before`."""
+        ours = self.ours - before.ours
+        return max(0.0, self.busy - before.busy - ours) + self.stolen - before.stolen
+
+
+def require_linux() -> None:
+    """Raise InputError where CPU time of another process can't be read."""
+    if not sys.platform.startswith("linux"):
+        raise InputError("needs Linux", where="bench overhead", mend="run it in a container or a VM")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        # Its own session: whatever it started goes with it.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
