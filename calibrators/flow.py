@@ -156,4 +156,4 @@ def calibrated(asked: Query, calibrators: Sequence[Calibrator], report: Report) 
     ask: Ask = partial(forgiving, asked=asked.body, report=report)
     for calibrator in calibrators:
         ask = partial(calibrator.flow, ask=ask, report=report)
-    return ask(asked)
+    return (yield from ask(asked))
