@@ -5,6 +5,7 @@ import os
 import ssl
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,44 +60,51 @@ class Upstream:
         self._listed: frozenset[str] = frozenset()
         self._listed_at: float | None = None
         self._base = base_url(settings.url)
-        self._transport = httpx.AsyncHTTPTransport(
-            verify=_certificates() if self._base.startswith("https:") else False,
-            trust_env=False,  # an upstream is named by the operator; no proxy variable reroutes it
-            limits=httpx.Limits(
-                max_connections=settings.connections.max,
-                max_keepalive_connections=settings.connections.keepalive,
-                keepalive_expiry=settings.connections.idle_seconds,
-            ),
-        )
+        self._transport = self._connections(settings.connections.keepalive)
+        self._fresh = self._connections(0)
         timeouts = settings.timeouts
         # Reads are bounded by the exchange's own clock, which knows a first token from the rest.
         self._timeout = {"connect": timeouts.connect, "write": timeouts.write, "pool": timeouts.connect}
         self._url = functools.lru_cache(maxsize=1024)(lambda target: httpx.URL(self._base + target))
 
+    def _connections(self, kept: int) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(
+            verify=_certificates() if self._base.startswith("https:") else False,
+            trust_env=False,  # an upstream is named by the operator; no proxy variable reroutes it
+            limits=httpx.Limits(
+                max_connections=self.settings.connections.max,
+                max_keepalive_connections=kept,
+                keepalive_expiry=self.settings.connections.idle_seconds,
+            ),
+        )
+
     async def send(self, method: str, target: str, headers: Headers, body: bytes) -> httpx.Response:
         """Send a request and return the answer with its body unread.
 
         `target` is path and query as the client wrote them. A request that finds its reused connection closed
-        before any byte of the answer is sent once more: servers close idle connections at any time.
+        before any byte of the answer is sent once more, on a new one: servers close idle connections at any
+        time.
 
         Raises:
             Unreachable, TimedOut
         """
         try:
-            return await self._attempt(method, target, headers, body)
+            return await self._attempt(self._transport, method, target, headers, body)
         except _Stale:
-            try:
-                return await self._attempt(method, target, headers, body)
-            except _Stale as error:
-                raise Unreachable(f"the upstream closed the connection unanswered: {error}") from None
+            return await self._attempt(self._fresh, method, target, headers, body)
 
-    async def _attempt(self, method: str, target: str, headers: Headers, body: bytes) -> httpx.Response:
+    async def _attempt(
+        self, transport: httpx.AsyncHTTPTransport, method: str, target: str, headers: Headers, body: bytes
+    ) -> httpx.Response:
         fresh = False
+        _answered.set(False)
 
-        async def trace(event: str, _: Any) -> None:
+        async def trace(event: str, info: Mapping[str, Any]) -> None:
             nonlocal fresh
             if event == "connection.connect_tcp.started":
                 fresh = True
+            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+                _note_reads(info["return_value"])
 
         request = httpx.Request(
             method,
@@ -106,7 +114,7 @@ class Upstream:
             extensions={"timeout": self._timeout, "trace": trace},
         )
         try:
-            return await self._transport.handle_async_request(request)
+            return await transport.handle_async_request(request)
         except httpx.ConnectTimeout:
             raise TimedOut(
                 f"no connection to the upstream within {self._timeout['connect']:g} s (connect)"
@@ -116,8 +124,8 @@ class Upstream:
         except httpx.PoolTimeout:
             raise TimedOut("no free connection to the upstream (connections.max reached)") from None
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
-            if not fresh and not target.startswith(UNREPEATABLE_PATHS):
-                raise _Stale(_words(error)) from None
+            if not (fresh or _answered.get() or target.startswith(UNREPEATABLE_PATHS)):
+                raise _Stale from None
             raise Unreachable(f"the upstream broke the connection: {_words(error)}") from None
         except httpx.TransportError as error:
             raise Unreachable(f"the upstream can't be reached: {_words(error)}") from None
@@ -161,10 +169,27 @@ class Upstream:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._transport.aclose()
+        await self._fresh.aclose()
 
 
 class _Stale(Exception):
     """A reused connection was closed before it answered."""
+
+
+_answered: ContextVar[bool] = ContextVar("answered", default=False)
+
+
+def _note_reads(stream: Any) -> None:
+    """Make a new connection note in `_answered` that bytes came; httpcore tells of none before a head."""
+    read = stream.read
+
+    async def noting(*limits: Any, **more: Any) -> bytes:
+        data: bytes = await read(*limits, **more)
+        if data:
+            _answered.set(True)
+        return data
+
+    stream.read = noting
 
 
 @functools.cache
