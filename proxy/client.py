@@ -34,6 +34,7 @@ class Client:
         self.gone = False
         self._receive = receive
         self._send = send
+        self._events = False
 
     async def body(self, limit: int) -> bytes:
         """The whole request body.
@@ -77,6 +78,8 @@ class Client:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of the answer."""
         self.started = True
+        kind = get(headers, b"content-type") or ""
+        self._events = kind.startswith("text/event-stream") and get(headers, b"content-encoding") is None
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, chunk: bytes) -> None:
@@ -90,11 +93,13 @@ class Client:
     async def fail(self, error: HttpError, headers: Headers) -> None:
         """Answer with an error; where the answer has begun, break it off so that it can't pass for whole.
 
-        A body that is not ended makes the server close the connection (server.py).
+        A body that is not ended makes the server close the connection (server.py). A stream of events can
+        still say why.
         """
         body = error.body()
         if self.started:
-            await self.write(b"data: " + body + b"\n\n")
+            if self._events:
+                await self.write(b"data: " + body + b"\n\n")
             return
         length = (b"content-length", str(len(body)).encode())
         await self.start(error.status, [*error.headers(), *headers, length])
