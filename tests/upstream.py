@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 CHAT = "/v1/chat/completions"
 
@@ -23,13 +23,15 @@ def compact(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class Wait(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Wait:
     """A pause between two writes."""
 
     seconds: float
 
 
-class IfAskedUsage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class IfAskedUsage:
     """Written only if the request asks for a stream's token counts."""
 
     data: bytes

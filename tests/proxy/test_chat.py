@@ -186,7 +186,7 @@ class Hangs:
 
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
         yield from ask(query.until(whole))
-        return (yield from ask(Query(query.body.with_json(again=1), Role.SRI)))
+        return (yield from ask(Query(query.body.with_json(again=1), query.fields, Role.SRI)))
 
 
 @pytest.fixture
