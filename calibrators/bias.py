@@ -58,14 +58,15 @@ class Bias:
             report.skipped["bias"] = reason
             return (yield from ask(query))
         try:
-            changed = self._added(query.body)
+            changed = self._added(query)
         except NotAnObject as error:
             report.skipped["bias"] = Skip("bad_field", f"the request's own field can't be added to: {error}")
             return (yield from ask(query))
         report.applied["bias"] = f"{self.value:g}/{self.apply}"
         return (yield from ask(query.with_body(changed)))
 
-    def _added(self, body: Body) -> Body:
+    def _added(self, query: Query) -> Body:
+        body = query.body
         if self.apply == "logit_bias":
             return body.with_raw(logit_bias=self._logit_bias(body))
         members = {
@@ -74,8 +75,8 @@ class Bias:
         }
         if self.scope != "decision":
             members["seam_scope"] = dumped(self.scope)
-        if self.entry.after:
-            members["seam_after"] = dumped(list(self.entry.after))
+        if after := self.entry.after_for(query.fields):
+            members["seam_after"] = dumped(list(after))
         if self.entry.space:
             members["seam_space"] = dumped(list(self.entry.space))
         return body.with_raw(vllm_xargs=set_members(body.raw("vllm_xargs"), members))

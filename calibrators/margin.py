@@ -125,8 +125,13 @@ def _margin_at(shown: Mapping[int | str, float], tokens: frozenset[int | str]) -
         known = math.fsum(math.exp(logprob) for logprob in inside)
         return Margin(None, None, None, min(1.0, known + missing * math.exp(min(shown.values()))))
     top = max(inside)
-    log_p = min(0.0, top + math.log(math.fsum(math.exp(logprob - top) for logprob in inside)))
-    gap = top - max(others) if others else None
+    log_p = top + math.log(math.fsum(math.exp(logprob - top) for logprob in inside))
+    return margin_of(log_p, top - max(others) if others else None)
+
+
+def margin_of(log_p: float, gap: float | None) -> Margin:
+    """The margin from log P(E), which rounding may have put a little above 0, and the gap if it is known."""
+    log_p = min(0.0, log_p)
     return Margin(math.exp(log_p), log_p - _log1m_exp(log_p), gap)
 
 

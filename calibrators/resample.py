@@ -107,7 +107,7 @@ class Resample:
             return reason
         if self.value > 0:
             return Skip("resample", "resample takes no bias above 0")
-        if self.entry.after:
+        if self.entry.after_for(fields):
             return Skip("resample", "resample needs the decision at the first token, not after reasoning")
         if choices_of(fields) > 1:
             return Skip("resample", "resample draws one reply, not n > 1")

@@ -9,6 +9,7 @@ from calibrators.body import Body, NotAnObject
 from calibrators.dialects import Dialect
 from calibrators.flow import Query, calibrated, plain
 from calibrators.margin import asked_logprobs
+from calibrators.shadow import shadow_margin
 from calibrators.skip import Skip
 from proxy import headers as h
 from proxy.answer import Answer, Clock
@@ -16,10 +17,12 @@ from proxy.client import Client
 from proxy.driver import Exchange
 from proxy.edits import Edits, HideLogprobs
 from proxy.errors import CalibrationFailed, HttpError, Unreachable
-from proxy.plan import plan
+from proxy.plan import plan, shadow_of
+from proxy.probe import drive
 from proxy.records import Sitting, record
 from proxy.runtime import Runtime
 from proxy.selection import names_of, pick
+from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
 
@@ -72,6 +75,8 @@ async def serve_calibrated(
         await client.fail(error, _own_headers(sitting))
     finally:
         await exchange.aclose()
+        if sitting.outcome == "ok":
+            await _read_beside(sitting, upstream)
         record(runtime, sitting, exchange.answers, served)
 
 
@@ -114,6 +119,19 @@ async def _sit_down(
         body_came=time.perf_counter(),
     )
     return sitting, body
+
+
+async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
+    """Read the margin by a query of its own, after the reply, where the operator wants that."""
+    config, model = sitting.settings.config, sitting.model.served
+    shadow = shadow_of(sitting.pick.profile, model, upstream.facts, config)
+    if shadow is None or model is None:
+        return
+    try:
+        asking = shadow_margin(shadow.by, model, sitting.fields, shadow.entry)
+        sitting.shadowed = await drive(asking, upstream)
+    except HttpError as error:
+        logger.warning("%s: reading by %s: %s", sitting.request_id, shadow.by, error.message)
 
 
 async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:

@@ -135,7 +135,7 @@ class Decisions(Section):
 class Reading(Section):
     """How entry probability and margin are read from replies."""
 
-    how: Literal["auto", "ids", "top_logprobs", "off"] = "auto"
+    how: Literal["auto", "ids", "top_logprobs", "scoring", "prompt", "off"] = "auto"
     """`auto`: what costs other clients nothing, and only on requests that a bias changes anyhow."""
     share: Annotated[float, Field(ge=0, le=1)] = 1.0
     """The share of replies that are read."""

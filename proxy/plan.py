@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from calibrators.bias import Bias, Unbiased
 from calibrators.dialects import CHAT, Dialect
@@ -9,12 +10,20 @@ from calibrators.entry import Entry
 from calibrators.flow import Calibrator
 from calibrators.margin import How, Reading
 from calibrators.resample import Resample, Sampling
+from calibrators.shadow import By
 from calibrators.skip import Skip
 from proxy.config import Config
 from proxy.profiles import BiasSetting, Profile
 from proxy.upstream import Facts, ModelFacts
 
 BiasBy = Bias | Resample | Unbiased
+
+
+class Shadow(NamedTuple):
+    """A reading by a query of its own."""
+
+    by: By
+    entry: Entry
 
 
 def plan(
@@ -89,12 +98,23 @@ def _reading(bias: BiasBy | None, entry: Entry | Skip, facts: Facts, config: Con
     if isinstance(bias, Resample):
         return Reading(entry, "top_logprobs")
     how = reading_of(config, facts)
-    if how is None or (config.reading.how == "auto" and not isinstance(bias, Bias)):
+    if how not in ("ids", "top_logprobs") or (config.reading.how == "auto" and not isinstance(bias, Bias)):
         return None
     return Reading(entry, how, config.reading.top) if random.random() < config.reading.share else None
 
 
-def reading_of(config: Config, facts: Facts) -> How | None:
+def shadow_of(profile: Profile | None, model: str | None, facts: Facts, config: Config) -> Shadow | None:
+    """The reading by a query of its own, beside a reply that picked a profile; None where there is none."""
+    how = config.reading.how
+    if profile is None or how not in ("scoring", "prompt") or facts.kind != "vllm":
+        return None
+    entry = _entry(profile, model, facts)
+    if isinstance(entry, Skip) or random.random() >= config.reading.share:
+        return None
+    return Shadow(how, entry)
+
+
+def reading_of(config: Config, facts: Facts) -> How | By | None:
     """The reading in use on a server.
 
     On the V1 runner asking for ids spoils the top_logprobs of other requests in the same step (vllm-facts

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from calibrators.actions import Action, reply_action
 from calibrators.bias import Bias, biased
 from calibrators.dialects import Dialect
-from calibrators.flow import Calibrator, Report
+from calibrators.flow import Calibrator, Report, Role
 from calibrators.margin import UNREAD, Margin, Reading, read_margin
 from calibrators.reply import Choice, Reply
 from calibrators.request import Fields, case_of, repeated_calls, tool_choice_of, tools_of
@@ -42,6 +42,7 @@ class Sitting:
     outcome: Outcome = "ok"
     status: int = 0
     client_seconds: float = 0.0
+    shadowed: Margin | None = None
 
     @property
     def bias(self) -> Bias | Resample | None:
@@ -56,6 +57,8 @@ class Sitting:
 
     def margin(self, choice: Choice) -> Margin:
         """The margin of one choice, as far as it was read."""
+        if self.shadowed is not None:
+            return self.shadowed
         reading = next((c for c in self.calibrators if isinstance(c, Reading)), None)
         return read_margin(choice, reading.entry) if reading else UNREAD
 
@@ -178,7 +181,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "bias": bias.value if bias else None,
         "scope": bias.scope if isinstance(bias, Bias) else "decision" if bias else None,
         "applied": sitting.report.header(),
-        "queries": [_query(answer) for answer in answers],
+        "queries": [_query(answer) for answer in answers] + _SHADOW * (sitting.shadowed is not None),
         "ms": {
             "queue": _ms(sitting.body_came - sitting.arrived),
             "upstream": _ms(sitting.clock.upstream_seconds),
@@ -207,6 +210,10 @@ def _choice(
         fields["text"] = choice.content
         fields["arguments"] = [call.arguments for call in choice.calls]
     return fields
+
+
+# A reading beside the reply: it generates nothing, and its tokens are not counted to the reply.
+_SHADOW = [{"role": Role.SHADOW, "status": 200}]
 
 
 def _query(answer: Answer) -> dict[str, Any]:

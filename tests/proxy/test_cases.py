@@ -130,8 +130,6 @@ def load_runs() -> list[Any]:
                 marks = []
                 if config.get("sri") or config.get("cri"):
                     marks.append(pytest.mark.skip(reason="sets sri or cri (issue 5)"))
-                elif config.get("asks_top_logprobs"):
-                    marks.append(pytest.mark.skip(reason="asks for logprobs of its own (issue 3)"))
                 run = Run(case["id"], told["run"], told)
                 found.append(pytest.param(run, id=f"{case['id']}/{told['run']}", marks=marks))
     return found
@@ -161,9 +159,13 @@ def _set_up(run: Run, server: Upstream) -> tuple[str, Mapping[str, Any], list[Ma
     if bias := told.pop("bias", None):
         profile["entry"] = {"tokens": bias["ids"]}
         profile["bias"] = {"value": bias["value"], "apply": "logit_bias"}
+    config: dict[str, Any] = {}
+    if top := told.pop("asks_top_logprobs", None):
+        config["reading"] = {"how": "top_logprobs", "top": top}
+        profile["entry"] = {"tokens": [151657], "text": "<tool_call>"}
     picked = "off" if told.pop("off", False) else "case"
     assert not told, f"the runner does not know the config {told}"
-    return url, {"models": {"m": {"profile": picked}}}, [profile]
+    return url, {"models": {"m": {"profile": picked}}, **config}, [profile]
 
 
 async def _play(seen: Seen) -> None:
