@@ -113,19 +113,23 @@ async def _processor(upstream: Upstream, model: str) -> Mapping[str, Any] | None
 
 async def _model(upstream: Upstream, name: str, processor: bool) -> ModelFacts:
     try:
-        found = await _run(find(name), upstream)
-        return ModelFacts(entry=await _run(verified(name, found, processor), upstream))
+        found = await drive(find(name), upstream)
+        return ModelFacts(entry=await drive(verified(name, found, processor), upstream))
     except NoEntry as error:
         return ModelFacts(no_entry=str(error))
 
 
-async def _run(asking: Asking[T], upstream: Upstream) -> T:
-    """Drive a generator's questions."""
-    ask = next(asking)
-    while True:
-        _, document = await upstream.get_json("POST", ask.path, json.dumps(ask.body).encode())
-        try:
+async def drive(asking: Asking[T], upstream: Upstream) -> T:
+    """Ask an upstream what a generator wants to know.
+
+    Raises:
+        Unreachable, TimedOut, and what the generator raises
+    """
+    try:
+        ask = next(asking)
+        while True:
+            _, document = await upstream.get_json("POST", ask.path, json.dumps(ask.body).encode())
             ask = asking.send(document if isinstance(document, dict) else {})
-        except StopIteration as stop:
-            found: T = stop.value
-            return found
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
