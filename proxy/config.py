@@ -6,6 +6,7 @@ swaps it; nobody writes to one.
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,8 @@ from pydantic_settings import (
 from proxy.errors import ConfigError
 
 ENV_PREFIX = "SEAM_"
+CONFIG_VARIABLE = "SEAM_CONFIG_FILE"
+"""Names the file itself (cli.py), and so is no setting in it."""
 
 
 class Section(BaseModel):
@@ -240,9 +243,32 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None) -> Config:
     return config
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads `off` as a word, as YAML 1.2 does: it names no calibration, no sink, no reading."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), "tTfF"
+)
+
+
+def parsed(text: str) -> Any:
+    """A YAML document.
+
+    Raises:
+        yaml.YAMLError
+    """
+    return yaml.load(text, _Loader)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = parsed(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; name another file with --config") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -274,7 +300,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
     """An unknown SEAM_ variable is an error like an unknown key."""
     known = [name.upper() for name in Config.model_fields]
     for variable in environment:
-        if variable.startswith(ENV_PREFIX):
+        if variable.startswith(ENV_PREFIX) and variable != CONFIG_VARIABLE:
             key = variable.removeprefix(ENV_PREFIX).split("__")[0]
             if key.upper() not in known:
                 near = _nearest(key.upper(), known)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from calibrators.bias import LIMIT, Apply
 from calibrators.entry import Scope
-from proxy.config import Section, explain
+from proxy.config import Section, explain, parsed
 from proxy.errors import ConfigError
 
 # Reserved: what the X-Calibration header says where no profile was picked.
@@ -93,7 +93,7 @@ def read_profiles(folder: Path | None) -> Mapping[str, Profile]:
 
 def _read(path: Path) -> Profile:
     try:
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = parsed(path.read_text("utf-8"))
         profile = Profile.model_validate(document)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
