@@ -34,24 +34,29 @@ def make(name: str, requirements: Sequence[str]) -> Path:
     folder = place(name)
     if made(name, requirements):
         return folder / "bin"
-    (folder / _MARK).unlink(missing_ok=True)
-    _run([sys.executable, "-m", "venv", "--clear", str(folder)], folder)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    _run([*pip, "install", "--quiet", *requirements], folder)
-    (folder / _MARK).write_text(_content(requirements))
+    try:
+        (folder / _MARK).unlink(missing_ok=True)
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        _run([*pip, "install", "--quiet", *requirements])
+        (folder / _MARK).write_text(_content(requirements))
+    except (OSError, _Failed) as error:
+        raise InputError(
+            f"could not be made: {error}", where=str(folder), mend="see to that, and repeat"
+        ) from error
     return folder / "bin"
+
+
+class _Failed(Exception):
+    """A command that failed, with the last line of what it said."""
 
 
 def _content(requirements: Sequence[str]) -> str:
     return "\n".join([*requirements, ""])
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
+def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise InputError(
-            f"could not be made: {said[-1].strip() if said else f'exit {done.returncode}'}",
-            where=str(folder),
-            mend="see to the package index, and repeat",
-        )
+        raise _Failed(said[-1].strip() if said else f"exit {done.returncode}")

@@ -14,7 +14,6 @@ import sys
 import time
 from typing import Any, NamedTuple, cast
 
-import click
 import httptools
 import uvloop
 
@@ -204,7 +203,7 @@ async def drive(job: Job) -> Block:
 def main() -> None:
     """Read a job from stdin, run it, print the block; both JSON."""
     job: dict[str, Any] = json.load(sys.stdin)
-    click.echo(json.dumps(uvloop.run(drive(Job(**job)))._asdict()))
+    json.dump(uvloop.run(drive(Job(**job)))._asdict(), sys.stdout)
 
 
 if __name__ == "__main__":

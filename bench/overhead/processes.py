@@ -13,21 +13,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import NamedTuple, Self
-
-import httpx
 
 from bench.errors import InputError, ServerUnreachable
 
 _STOP_SECONDS = 10.0
-_JSON = {"content-type": "application/json"}
-# Runs a command that the kernel terminates when its starter is gone, however that ended.
-_LEASH = (
-    "import ctypes, os, signal, sys; PR_SET_PDEATHSIG = 1; "
-    "ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM); os.execvp(sys.argv[1], sys.argv[1:])"
-)
+# Runs a command that the kernel terminates when its starter is gone, however that ended: also
+# when it was gone before the kernel knew.
+_LEASH = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+starter, *command = sys.argv[1:]
+if os.getppid() == int(starter):
+    os.execvp(command[0], command)
+"""
 
 
 class Server(NamedTuple):
@@ -50,7 +53,7 @@ def running(
     ours = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _LEASH, *command],
+            [sys.executable, "-c", _LEASH, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -73,24 +76,32 @@ def await_ready(
     """
     deadline = time.monotonic() + seconds
     last = "no connection"
-    with httpx.Client(trust_env=False, timeout=seconds) as client:
-        while time.monotonic() < deadline:
-            if (code := process.poll()) is not None:
-                raise ServerUnreachable(
-                    f"ended at once (exit {code}): {last_line(log)}", where=name, mend=f"see {log}"
-                )
-            try:
-                reply = client.post(
-                    f"http://127.0.0.1:{port}/v1/chat/completions", content=body, headers=_JSON
-                )
-            except httpx.TransportError:
-                time.sleep(0.05)
-                continue
-            if reply.status_code == 200:
-                return
-            last = f"HTTP {reply.status_code} {reply.text[:200]}"
-            time.sleep(0.2)
+    while time.monotonic() < deadline:
+        if (code := process.poll()) is not None:
+            raise ServerUnreachable(
+                f"ended at once (exit {code}): {last_line(log)}", where=name, mend=f"see {log}"
+            )
+        try:
+            status, said = _post(port, body, seconds)
+        except (OSError, HTTPException):
+            time.sleep(0.05)
+            continue
+        if status == 200:
+            return
+        last = f"HTTP {status} {said[:200].decode(errors='replace')}"
+        time.sleep(0.2)
     raise ServerUnreachable(f"not ready within {seconds:.0f} s ({last})", where=name, mend=f"see {log}")
+
+
+def _post(port: int, body: bytes, seconds: float) -> tuple[int, bytes]:
+    # The load generator imports this module in every block: http.client, since httpx takes long to import.
+    connection = HTTPConnection("127.0.0.1", port, timeout=seconds)
+    try:
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 def last_line(log: Path) -> str:
@@ -170,12 +181,10 @@ def require_linux() -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        # Its own session: whatever it started goes with it.
+    # It leads a session of its own: whatever it started goes with it.
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()
