@@ -116,9 +116,7 @@ def _convert(gguf: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-    )
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # What was loaded from a GGUF refuses to be saved, so its fp32 weights move to a plain model.
     config = loaded.config
     del config.quantization_config

@@ -1,0 +1,25 @@
+"""One real vLLM server for the whole session, for the tests marked `server`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.lab.server import LabServer, Settings, checkpoint, free_port
+
+
+@pytest.fixture(scope="session")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The root URL of a vLLM server with the lab model and our processor.
+
+    SEAM_TEST_VLLM_URL names one that runs already, which spares its start while working.
+    """
+    if running := os.environ.get("SEAM_TEST_VLLM_URL"):
+        yield running.rstrip("/")
+        return
+    log = Path(tmp_path_factory.mktemp("vllm")) / "vllm.log"
+    with LabServer(Settings(model=checkpoint(), port=free_port(), log=log)) as server:
+        yield server.url
