@@ -21,6 +21,8 @@ from bench.overhead.processes import cpu_seconds, tree
 from bench.overhead.traffic import chat_body, stream_body
 
 _WARM_UP = 5
+# A target that answers nothing ends the block with a failure, so that no run hangs on it.
+_PATIENCE_SECONDS = 300.0
 _CHUNK_MARK = b'"content":"'
 
 
@@ -129,21 +131,22 @@ class _Load:
             b"authorization: Bearer none\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
         ) % (job.port, len(body), body)
         self._begun = 0
+        self.connections: list[_Connection] = []
         self.times: list[float] = []
         self.failures: list[str] = []
         self.chunks = 0
         self.reads = 0
         self.last = 0.0
 
-    async def connect(self) -> _Connection:
-        """Open a connection and use it until both sides are warm."""
+    async def connect(self) -> None:
+        """Open one more connection and use it until both sides are warm."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
+        self.connections.append(connection)
         if self._job.chunks is None:
             for _ in range(_WARM_UP):
                 await connection.ask(self._request)
         connection.chunks = connection.reads = 0
-        return connection
 
     async def use(self, connection: _Connection, deadline: float) -> None:
         """Ask until the deadline, or the limit, or the connection fails."""
@@ -171,19 +174,32 @@ class _Load:
             self.failures.append(f"{got} of {wanted} chunks came")
 
 
-async def drive(job: Job) -> Block:
-    """Run a block and measure it."""
+async def drive(job: Job, patience: float = _PATIENCE_SECONDS) -> Block:
+    """Run a block and measure it; one that isn't over `patience` seconds after its time has failed."""
     load = _Load(job)
     try:
-        connections = [await load.connect() for _ in range(job.concurrency)]
+        async with asyncio.timeout(job.seconds + patience):
+            return await _measured(load, job)
+    except TimeoutError:
+        return _failed(f"no answer in {job.seconds + patience:g} s")
     except (_Failed, OSError) as error:
-        return Block(0, 0, 0, 0, 0, 0, 0, 0, 1, str(error))
+        return _failed(str(error))
+    finally:
+        for connection in load.connections:
+            connection.transport.abort()
+
+
+def _failed(why: str) -> Block:
+    return Block(0, 0, 0, 0, 0, 0, 0, 0, 1, why)
+
+
+async def _measured(load: _Load, job: Job) -> Block:
+    for _ in range(job.concurrency):
+        await load.connect()
     pids = tree(job.pid)
     before, own, begun = cpu_seconds(pids), time.process_time(), time.perf_counter()
-    await asyncio.gather(*(load.use(c, begun + job.seconds) for c in connections))
+    await asyncio.gather(*(load.use(c, begun + job.seconds) for c in load.connections))
     after, busy = cpu_seconds(pids), time.process_time() - own
-    for connection in connections:
-        connection.transport.abort()
     requests, seconds = len(load.times), max(load.last - begun, 1e-9)
     ordered = sorted(load.times) or [0.0]
     return Block(

@@ -1,4 +1,4 @@
-"""Server processes that the bench starts: their life, and the CPU time and memory they use.
+"""Server processes that the bench starts: their life, and the CPU time they use.
 
 CPU time is read from the kernel's clock of each process (`clock_getcpuclockid`), which counts
 nanoseconds and all threads, those that ended too; /proc/PID/stat counts ticks of 10 ms, a tenth of a

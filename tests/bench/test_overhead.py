@@ -155,6 +155,13 @@ async def test_an_answer_that_is_none_is_a_failure(answer: bytes, failure: str) 
     assert failure in block.failure
 
 
+async def test_a_target_that_answers_nothing_does_not_hang_the_run() -> None:
+    silent = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    async with silent:
+        block = await drive(job(silent.sockets[0].getsockname()[1]), patience=0.1)
+    assert block.failure == "no answer in 0.3 s"
+
+
 async def test_a_stream_that_lost_chunks_is_a_failure() -> None:
     short = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n'
     server, port = await served(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(short), short))
