@@ -74,15 +74,19 @@ class Choice:
 
     def add(self, message: Json) -> None:
         """Take in a whole message or a delta of one."""
-        _collect(self._content, message.get("content"))
-        _collect(self._content, message.get("refusal"))
-        # vLLM renamed the field; servers send one or the other.
-        _collect(self._reasoning, message.get("reasoning", message.get("reasoning_content")))
+        for key, value in message.items():
+            if value is None:
+                continue
+            if key in ("content", "refusal"):
+                _collect(self._content, value)
+            elif key == "reasoning" or (key == "reasoning_content" and message.get("reasoning") is None):
+                _collect(self._reasoning, value)  # vLLM renamed the field; servers send either
+        # After the text, so that a call beside text in a whole message counts as delayed.
         for delta in _sequence(message.get("tool_calls")):
-            if isinstance(delta, Mapping):
+            if isinstance(delta, dict):
                 self._call_for(delta).add(delta)
         legacy = message.get("function_call")
-        if isinstance(legacy, Mapping):
+        if isinstance(legacy, dict):
             self._at(-1).add({"function": legacy})
 
     def _call_for(self, delta: Json) -> Call:
@@ -146,27 +150,29 @@ class Reply:
         if document.get("error") is not None:
             self.error = document["error"]
         usage = document.get("usage")
-        if isinstance(usage, Mapping):
+        if isinstance(usage, dict):
             self.usage = usage
         for position, item in enumerate(_sequence(document.get("choices"))):
-            if isinstance(item, Mapping):
+            if isinstance(item, dict):
                 index = item.get("index")
                 self._choice(index if isinstance(index, int) else position, item)
 
     def _choice(self, index: int, item: Json) -> None:
-        choice = self.choices.setdefault(index, Choice())
+        choice = self.choices.get(index)
+        if choice is None:
+            choice = self.choices[index] = Choice()
         message = item.get("delta") or item.get("message")
-        if isinstance(message, Mapping):
+        if isinstance(message, dict):
             choice.add(message)
         if item.get("finish_reason") is not None:
             choice.finish_reason = str(item["finish_reason"])
-        if len(choice.logprobs) < _LOGPROBS_KEPT:
+        if item.get("logprobs") is not None and len(choice.logprobs) < _LOGPROBS_KEPT:
             entries = _sequence(_object(item.get("logprobs")).get("content"))
-            choice.logprobs += [e for e in entries if isinstance(e, Mapping)][:_LOGPROBS_KEPT]
+            choice.logprobs += [e for e in entries if isinstance(e, dict)][:_LOGPROBS_KEPT]
 
 
 def _object(value: object) -> Json:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _sequence(value: object) -> Sequence[Any]:
@@ -181,6 +187,7 @@ def _collect(into: list[str], value: object) -> None:
     """Text as a string, or as the list of parts that some servers send."""
     if isinstance(value, str):
         into.append(value)
+        return
     for part in _sequence(value):
-        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
             into.append(part["text"])

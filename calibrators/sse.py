@@ -37,6 +37,8 @@ class Splitter:
         if self.blind:
             return [Event(chunk, None)]
         buffer = self._buffer
+        if not buffer and not self._ended_on_cr and (event := _whole(chunk)):
+            return [event]
         # What was searched before is not searched again; an end of four bytes may begin in it.
         searched = max(0, len(buffer) - 3)
         buffer += chunk
@@ -65,6 +67,14 @@ class Splitter:
         if self._ended_on_cr and self._buffer[start : start + 1] == b"\n":
             return start + 1
         return start
+
+
+def _whole(chunk: bytes) -> Event | None:
+    """The one event that a chunk is, as servers mostly write them; None for anything else."""
+    if not (chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")) or b"\r" in chunk:
+        return None
+    data = chunk[6:-2]
+    return None if b"\n" in data else Event(chunk, data)
 
 
 def _event(raw: bytes) -> Event:
