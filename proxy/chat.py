@@ -1,5 +1,6 @@
 """The calibrated routes, stream or not: chat completions, and responses and messages as far as they go."""
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -73,6 +74,9 @@ async def serve_calibrated(
         sitting.status = sitting.status or error.status
         logger.warning("%s %s: %s", request.request_id, request.path, error.message)
         await client.fail(error, _own_headers(sitting))
+    except asyncio.CancelledError:
+        sitting.outcome = "error"  # the proxy stops, and the reply is broken off
+        raise
     finally:
         await exchange.aclose()
         if sitting.outcome == "ok":

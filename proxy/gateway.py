@@ -1,5 +1,6 @@
 """The ASGI application that clients' requests pass through."""
 
+import asyncio
 import logging
 import time
 import uuid
@@ -12,7 +13,7 @@ from proxy import headers as h
 from proxy.answer import Clock
 from proxy.chat import Incoming, parse_body, serve_calibrated
 from proxy.client import Client, ClientGone, Receive, Scope, Send
-from proxy.errors import BadSelection, HttpError, NotForwarded, Unreachable
+from proxy.errors import BadSelection, Busy, HttpError, NotForwarded, Unreachable
 from proxy.metrics import OTHER
 from proxy.runtime import Runtime
 from proxy.selection import OFF
@@ -57,6 +58,11 @@ class Gateway:
         except HttpError as error:
             self._count(str(error.status))
             await client.fail(error, [(b"x-request-id", request_id.encode("latin-1"))])
+        except asyncio.CancelledError:
+            if not self._runtime.draining:
+                raise
+            # The end of the drain; to raise on would only show a traceback for what is meant.
+            await client.fail(Busy("the proxy stopped before the reply's end", retry_after=1), [])
         except Exception:
             logger.exception("%s: this is a fault of Seam's", request_id)
             self._count("500")

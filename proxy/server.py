@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import time
@@ -31,13 +32,7 @@ def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
         ConfigError: it can't start, in one line.
     """
     server = prepared(path, flags)
-    config = server.runtime.settings.config
-    with _listening(config.listen) as listener:
-        host, port = listener.getsockname()[:2]
-        urls = ", ".join(u.url for u in config.upstreams.values())
-        logger.info(
-            "Seam on http://%s:%d in front of %s; its page: http://%s:%d/seam/", host, port, urls, host, port
-        )
+    with _listening(server.runtime.settings.config.listen) as listener:
         server.run(sockets=[listener])
 
 
@@ -71,12 +66,17 @@ def _listening(listen: Listen) -> socket.socket:
         return socket.create_server((listen.host, listen.port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
-            f"listen: {listen.host}:{listen.port}: {error.strerror}; choose another with --port"
+            f"listen: {listen.host}:{listen.port}: {_reason(error)}; choose another with --port"
         ) from None
 
 
+def _reason(error: OSError) -> str:
+    """What the system says, without what `socket` adds."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+
+
 class Server(uvicorn.Server):
-    """Drains before it stops: open replies go on, new requests get 503, a second signal ends at once.
+    """Drains before it stops: open replies go on, new requests get 503, a second signal breaks them off.
 
     Attributes:
         runtime: what is served.
@@ -92,12 +92,26 @@ class Server(uvicorn.Server):
         """Start, and reload on SIGHUP."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reloader.reload)
+        urls = ", ".join(u.url for u in self.runtime.settings.config.upstreams.values())
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            at = f"http://{host}:{port}"
+            logger.info("Seam on %s in front of %s; its page: %s/seam/", at, urls, at)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Break off what has not ended in time, so that it is written down before the log closes."""
+        for task in self.server_state.tasks:
+            task.cancel()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=5)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: drain. Second: stop now."""
+        """First signal: drain. Second: break off what is open. Third: drop everything."""
         del sig, frame
         if self._drain_until is not None:
-            self.should_exit = self.force_exit = True
+            self.force_exit = self.should_exit
+            self.should_exit = True
             return
         self.runtime.draining = True
         seconds = self.runtime.settings.config.listen.drain_seconds

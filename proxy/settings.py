@@ -60,8 +60,10 @@ class Reloader:
 
     async def stop(self) -> None:
         """End all that `start` began, and close the upstreams."""
-        for task in (*self._watches.values(), *self._tasks):
+        begun = [*self._watches.values(), *self._tasks]
+        for task in begun:
             task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
         for upstream in self._runtime.settings.upstreams.values():
             await upstream.aclose()
 
@@ -114,8 +116,10 @@ class Reloader:
 
 async def _close_later(upstream: Upstream) -> None:
     """Close an upstream that was replaced when its last reply must have ended."""
-    await asyncio.sleep(upstream.settings.timeouts.total)
-    await upstream.aclose()
+    try:
+        await asyncio.sleep(upstream.settings.timeouts.total)
+    finally:
+        await upstream.aclose()
 
 
 def show_profiles(metrics: Metrics, settings: Settings) -> None:
