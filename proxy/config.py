@@ -323,7 +323,9 @@ def _check_references(config: Config, where: str) -> None:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first fault of a pydantic report in one line; an unknown key with the nearest valid one."""
-    fault = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    # A mistyped key is told before the one that is missing for it.
+    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
     place = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         return (
