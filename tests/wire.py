@@ -89,7 +89,7 @@ class Exchange:
         """Write the request."""
         given = {name.lower() for name in headers}
         own = {} if "host" in given else {"Host": "seam.test"}
-        if body and "content-length" not in given:
+        if body and not given & {"content-length", "transfer-encoding"}:
             own["Content-Length"] = str(len(body))
         request = h11.Request(method=method, target=target, headers=list({**own, **headers}.items()))
         parts = [request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()]

@@ -99,6 +99,7 @@ def test_off_is_a_word_and_no_boolean(tmp_path: Path) -> None:
         ({"upstreams": {"default": {"url": "127.0.0.1:8000"}}}, "upstreams.default.url: "),
         ({"upstreams": {}}, "upstreams: "),
         ({}, "upstreams: field required"),
+        ({"upsteams": {"default": {"url": URL}}}, "upsteams: no such key; nearest: upstreams"),
         (base(forward="some"), "forward: input should be 'v1' or 'all'"),
         (base(models={"m": {"upstream": "b"}}), "models.m.upstream: no upstream 'b'; there is: default"),
         (base(models={"m": {"aliases": ["x"]}, "n": {"aliases": ["x"]}}), "the name 'x' is m's already"),

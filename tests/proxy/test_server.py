@@ -1,0 +1,158 @@
+"""The process: it starts with one line, drains on SIGTERM, and ends with 0."""
+
+import asyncio
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.commands import run_seam, serving
+from tests.seam import chat, written
+from tests.upstream import CHAT, DONE, Reply, Upstream, Wait, chunk, compact, said
+from tests.wire import ask, exchange
+
+BODY = compact(chat(stream=True))
+SLOW = Reply(writes=(chunk(content="Hel"), Wait(0.8), chunk(content="lo."), chunk("stop"), DONE))
+
+
+async def test_sigterm_lets_open_streams_end_and_refuses_new_requests(tmp_path: Path) -> None:
+    async with Upstream([SLOW] * 3) as upstream:
+        async with serving(written(tmp_path, upstream.url, {})) as process:
+            streams = [exchange(process.port, "POST", CHAT, {}, BODY) for _ in range(3)]
+            opened = [await stream.__aenter__() for stream in streams]
+            for stream in opened:
+                await stream.head()
+            process.signal(signal.SIGTERM)
+            await process.logged("stopping: 3 requests in flight")
+            refused = await ask(process.port, "POST", CHAT, {}, BODY)
+            assert refused.status == 503
+            assert refused.header("retry-after") == "1"
+            assert refused.error["code"] == "busy"
+            ready = await ask(process.port, "GET", "/readyz")
+            assert (ready.status, ready.json["draining"]) == (503, True)
+            for stream in opened:
+                answer = await stream.rest()
+                assert not answer.cut
+                assert answer.text == "Hello."
+            for context in streams:
+                await context.__aexit__(None, None, None)
+            assert await process.exit_code() == 0
+        assert len((tmp_path / "decisions.jsonl").read_text().splitlines()) == 3
+        assert "Traceback" not in process.log
+
+
+async def test_an_idle_process_stops_at_once(tmp_path: Path) -> None:
+    async with (
+        Upstream([said("Hello.")]) as upstream,
+        serving(written(tmp_path, upstream.url, {})) as process,
+        exchange(process.port, "POST", CHAT, {}, compact(chat())) as kept_alive,
+    ):
+        await kept_alive.head()
+        await kept_alive.rest()
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code() == 0
+
+
+async def test_draining_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    endless = Reply(writes=(chunk(content="x"), Wait(60)))
+    config = {"listen": {"drain_seconds": 0.3}}
+    async with (
+        Upstream([endless]) as upstream,
+        serving(written(tmp_path, upstream.url, config)) as process,
+        exchange(process.port, "POST", CHAT, {}, BODY) as stream,
+    ):
+        await stream.head()
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code() == 0
+        assert (await stream.rest()).cut
+        record = json.loads((tmp_path / "decisions.jsonl").read_text())
+        assert (record["action"], record["outcome"]) == (None, "error")
+        assert "Traceback" not in process.log
+
+
+async def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    endless = Reply(writes=(chunk(content="x"), Wait(60)))
+    async with (
+        Upstream([endless]) as upstream,
+        serving(written(tmp_path, upstream.url, {})) as process,
+        exchange(process.port, "POST", CHAT, {}, BODY) as stream,
+    ):
+        await stream.head()
+        process.signal(signal.SIGTERM)
+        await process.logged("stopping")
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code() == 0
+        assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_it_ends_quietly_however_it_is_told_to(tmp_path: Path, stop: signal.Signals) -> None:
+    async with serving(written(tmp_path, "http://127.0.0.1:9", {})) as process:
+        process.signal(stop)
+        assert await process.exit_code() == 0
+        assert "Traceback" not in process.log
+
+
+async def test_neither_log_holds_keys_or_prompts_at_any_level(tmp_path: Path) -> None:
+    broken = [Reply(500, body=b"{}"), Reply(close_on_request=True), Reply(close_on_request=True)]
+    async with Upstream([said("Hello."), *broken]) as upstream:
+        path = written(tmp_path, upstream.url, {})
+        async with serving(path, "--log-level", "debug") as process:
+            secrets = {"Authorization": "Bearer sk-test-4c1f", "Cookie": "s=c2VjcmV0", "X-Api-Key": "key-77"}
+            body = compact(chat(messages=[{"role": "user", "content": "my street is Elm"}]))
+            for _ in range(3):
+                await ask(process.port, "POST", CHAT, secrets, body)
+            metrics = (await ask(process.port, "GET", "/metrics")).body.decode()
+            process.signal(signal.SIGTERM)
+            await process.exit_code()
+        written_down = process.log + metrics + (tmp_path / "decisions.jsonl").read_text()
+        for secret in ("sk-test-4c1f", "c2VjcmV0", "key-77", "my street", "Elm"):
+            assert secret not in written_down
+
+
+# What can be wrong at the start ----------------------------------------------------------------
+
+
+async def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = written(tmp_path, "http://127.0.0.1:9", {})
+        code, out, err = await run_seam("serve", "--config", str(path), "--port", str(port))
+    assert code == 2
+    assert err == f"seam: listen: 127.0.0.1:{port}: Address already in use; choose another with --port\n"
+    assert out == ""
+
+
+async def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "http://127.0.0.1:9", {"lisen": {}})
+    code, _, err = await run_seam("serve", "--config", str(path))
+    assert code == 2
+    assert err == f"seam: {path}: lisen: no such key; nearest: listen\n"
+
+
+async def test_no_upstream_says_how_to_name_one(tmp_path: Path) -> None:
+    code, _, err = await run_seam("serve", cwd=tmp_path)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "upstreams: field required" in err
+
+
+async def test_flags_are_enough_to_serve(tmp_path: Path) -> None:
+    async with Upstream([said("Hello.")], lists=["m"]) as upstream:
+        path = written(tmp_path, "http://127.0.0.1:9", {})
+        async with serving(path, "--upstream", f"{upstream.url}/v1") as process:
+            assert (await ask(process.port, "POST", CHAT, {}, compact(chat()))).text == "Hello."
+
+
+async def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
+    words = [chunk(content=f"{number} " + "x" * 20_000) for number in range(200)]
+    async with (
+        Upstream([Reply(writes=(*words, DONE))]) as upstream,
+        serving(written(tmp_path, upstream.url, {})) as process,
+        exchange(process.port, "POST", CHAT, {}, BODY) as stream,
+    ):
+        await stream.head()
+        await asyncio.sleep(0.3)
+        assert (await stream.rest()).body == upstream.last_body
