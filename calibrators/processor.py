@@ -397,7 +397,7 @@ class _Slots:
         closed |= self._closed[slots]
         # A row behind drafts may not remember what it saw: the drafts may be rejected.
         keeps = ctx.expanded_local_pos == 0
-        self._closed[torch.where(keeps, slots, len(self._closed) - 1)] = closed & keeps
+        self._closed[torch.where(keeps, slots, len(self._closed) - 1)] = closed
         at_once = self._table[slots, _AFTER.stop - 1] == _UNUSED
         return torch.where(everywhere, closed | at_once, open_)
 

@@ -1,14 +1,11 @@
 """One real vLLM server for the whole session, for the tests marked `server`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from bench.lab.server import LabServer, Settings, checkpoint, free_port
+from bench.lab.server import Settings, checkpoint, lab_server
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +17,6 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if running := os.environ.get("SEAM_TEST_VLLM_URL"):
         yield running.rstrip("/")
         return
-    log = Path(tmp_path_factory.mktemp("vllm")) / "vllm.log"
-    with LabServer(Settings(model=checkpoint(), port=free_port(), log=log)) as server:
+    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
+    with lab_server(Settings(model=checkpoint(), log=log)) as server:
         yield server.url

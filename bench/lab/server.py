@@ -1,36 +1,35 @@
-"""Starts and stops a vLLM server on the CPU: the lab model, our logits processor, one process group.
+"""A vLLM server on the CPU: the lab model, our logits processor, gone with all its processes at the end.
 
-    with LabServer(Settings(model=checkpoint())) as server:
+    with lab_server(Settings(model=checkpoint())) as server:
         httpx.get(server.url + "/v1/models")
 
-vLLM lives in an environment of its own and is reached through HTTP only, so this module needs
-nothing but the standard library.
+vLLM lives in an environment of its own and is reached through HTTP only.
 """
-
-from __future__ import annotations
 
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+import httpx
+
+from bench.errors import InputError, ServerUnreachable
+from bench.overhead.processes import free_port, last_line, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 ADAPTER = Path(__file__).with_name("adapter")
-PROCESSOR = "calibrators.processor:ToolEntryBias"
+LOG = ROOT / ".cache" / "lab" / "vllm.log"
+NAME = "lab"
 
 Progress = Callable[[float], None]
-"""Called twice a second while the server starts, with the seconds since it was asked to."""
+"""Called twice a second while a server starts, with the seconds since it was asked to."""
 
 _CONTEXT = 8192
 _NEEDED_BYTES = 200_000_000  # the log and vLLM's own caches
@@ -41,171 +40,126 @@ _FAILURE = re.compile(r"\b(?:\w+\.)*\w*(?:Error|Exception|error): .+")
 _SECONDHAND = "Engine core initialization failed"
 
 
-class ServerError(Exception):
-    """The server can't be started; the text is one line for the person at the terminal."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What to serve, where, and with which Python.
 
-    `arguments` are added to vLLM's own command line and win over the ones chosen here.
+    Attributes:
+        model: a checkpoint's folder.
+        port: None for any that is free.
+        kv_cache_gb: memory for the KV cache; 1 GB holds 23,000 tokens of the lab model.
+        start_seconds: how long a start may take.
+        arguments: added to vLLM's own command line, where they win over ours.
     """
 
     model: Path
+    port: int | None = None
     python: Path = PYTHON
-    port: int = 8100
-    host: str = "127.0.0.1"
-    name: str = "lab"
     kv_cache_gb: int = 1
-    log: Path = ROOT / ".cache" / "lab" / "vllm.log"
+    log: Path = LOG
     start_seconds: float = 300.0
-    arguments: tuple[str, ...] = field(default=())
+    arguments: tuple[str, ...] = ()
 
-    def command(self) -> list[str]:
-        """Return the command line, which names the module since `vllm serve` needs a metadata
-        that the CPU wheel lacks."""
+    def command(self, port: int) -> list[str]:
+        """The command line; it names the module, since `vllm serve` needs metadata the CPU wheel lacks."""
         return [
             str(self.python),
             *("-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(self.model)),
-            *("--served-model-name", self.name),
-            *("--host", self.host),
-            *("--port", str(self.port)),
-            # Two of 400 decisions tie in bf16; in fp32 vLLM and transformers agree to 4e-5.
+            *("--served-model-name", NAME),
+            *("--host", "127.0.0.1"),
+            *("--port", str(port)),
+            # In bf16 some decisions tie; in fp32 vLLM and transformers agree to 4e-5 (lab-model.md).
             *("--dtype", "float32"),
             "--enforce-eager",
             # Sampling defaults would otherwise come from the checkpoint, unseen by clients.
             *("--generation-config", "vllm"),
             *("--max-model-len", str(_CONTEXT)),
-            # Below every prompt's length, a request with a seed would kill the engine.
+            # Below a prompt's length, a request with a seed would kill the engine (vllm-facts 0.11).
             *("--max-num-batched-tokens", str(_CONTEXT)),
             # The prefix cache holds whole blocks, and the CPU's usual 128 tokens outlast our prompts.
             *("--block-size", "32"),
             "--enable-auto-tool-choice",
             *("--tool-call-parser", "hermes"),
-            *("--logits-processors", PROCESSOR),
+            *("--logits-processors", "calibrators.processor:ToolEntryBias"),
             *self.arguments,
         ]
 
     def environment(self) -> dict[str, str]:
-        """Return the child's environment: ours, offline, and with our packages importable."""
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        """What the server's environment has beyond ours: offline, and with our packages importable."""
         # The engine's threads wait for each other at every layer. One that finds no free core, since
         # it is bound to a busy one or there are as many threads as cores, costs most of the speed.
         threads = {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) - 1)),
         }
-        ours = {
-            "PYTHONPATH": path,
+        return {name: os.environ.get(name, value) for name, value in threads.items()} | {
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_gb),
         }
-        return {**threads, **os.environ, **ours}
 
 
+@dataclass(frozen=True, slots=True)
 class LabServer:
-    """A vLLM server as a context manager: ready on entry, gone with all its processes on exit."""
+    """A running server.
 
-    def __init__(self, settings: Settings, progress: Progress | None = None) -> None:
-        self.settings = settings
-        self._progress = progress or (lambda _: None)
-        self._process: subprocess.Popen[bytes] | None = None
+    Attributes:
+        url: its root, without a trailing slash.
+        log: where its output goes.
+    """
 
-    @property
-    def url(self) -> str:
-        """The server's root URL, without a trailing slash."""
-        return f"http://{self.settings.host}:{self.settings.port}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start the server and wait until it answers.
-
-        Raises:
-            ServerError: something is missing, the port is taken, or the server died or hangs.
-        """
-        self._check()
-        with self.settings.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.settings.command(),
-                env=self.settings.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # A group of its own, so that stopping reaches the engine's processes too, and
-                # Ctrl-C at the terminal reaches only us.
-                start_new_session=True,
-            )
-        try:
-            self._wait()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """End the server and every process that it started; safe to call twice."""
-        if self._process is None:
-            return
-        process, self._process = self._process, None
-        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
-            try:
-                os.killpg(process.pid, number)
-            except ProcessLookupError:
-                break
-            if _gone(process, patience):
-                break
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
 
     def check_alive(self) -> None:
-        """Raise ServerError if the server has ended by itself."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            raise ServerError(self._autopsy(f"vLLM ended with code {code}"))
+        """Raise ServerUnreachable if it has ended by itself."""
+        if (code := self.process.poll()) is not None:
+            raise self._failure(f"ended with code {code}")
 
-    def _check(self) -> None:
-        settings = self.settings
-        _check_python(settings.python)
-        if not (settings.model / "config.json").exists():
-            raise ServerError(f"{settings.model} holds no checkpoint: python -m bench.lab.checkpoint")
-        settings.log.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(settings.log.parent).free
-        if free < _NEEDED_BYTES:
-            raise ServerError(
-                f"{settings.log.parent} has {free / 1e6:.0f} MB free, "
-                f"vLLM needs {_NEEDED_BYTES / 1e6:.0f}: make room"
-            )
-        check_port(settings.host, settings.port)
+    def await_ready(self, seconds: float, progress: Progress) -> None:
+        """Wait until it answers.
 
-    def _wait(self) -> None:
+        Raises:
+            ServerUnreachable: it ended, or the seconds have passed.
+        """
         began = time.monotonic()
         while not _answers(self.url + "/health"):
-            seconds = time.monotonic() - began
-            self._progress(seconds)
+            waited = time.monotonic() - began
+            progress(waited)
             self.check_alive()
-            if seconds > self.settings.start_seconds:
-                raise ServerError(self._autopsy(f"vLLM isn't ready after {seconds:.0f} s"))
+            if waited > seconds:
+                raise self._failure(f"isn't ready after {waited:.0f} s")
             time.sleep(_POLL_SECONDS)
 
-    def _autopsy(self, what: str) -> str:
-        return f"{what}: {last_failure(self.settings.log)} (log: {self.settings.log})"
+    def _failure(self, what: str) -> ServerUnreachable:
+        return ServerUnreachable(f"{what}: {last_failure(self.log)}", where="vLLM", mend=f"see {self.log}")
+
+
+@contextmanager
+def lab_server(settings: Settings, progress: Progress | None = None) -> Iterator[LabServer]:
+    """Start a server and wait until it answers; it ends with the block, or with us.
+
+    Raises:
+        InputError: environment, checkpoint or disk space is missing, or the port is taken.
+        ServerUnreachable: the server ended or hangs.
+    """
+    port = free_port() if settings.port is None else settings.port
+    _check(settings, port)
+    settings.log.unlink(missing_ok=True)
+    with running(settings.command(port), settings.log, settings.environment()) as process:
+        server = LabServer(f"http://127.0.0.1:{port}", settings.log, process)
+        server.await_ready(settings.start_seconds, progress or (lambda _: None))
+        yield server
 
 
 def checkpoint(python: Path = PYTHON) -> Path:
     """Make the lab model's folder where it isn't up to date, and return it.
 
     Raises:
-        ServerError: the environment is missing, or its converter failed.
+        InputError: the environment is missing, or the model can't be made.
     """
     _check_python(python)
     module = "bench.lab.merge" if ADAPTER.exists() else "bench.lab.checkpoint"
@@ -214,60 +168,53 @@ def checkpoint(python: Path = PYTHON) -> Path:
     )
     if made.returncode:
         said = made.stderr.strip().splitlines() or ["it said nothing"]
-        raise ServerError(f"{module} failed: {said[-1].removeprefix('error: ')}")
+        raise InputError(said[-1].removeprefix("error: "), where=module, mend=f"run {python} -m {module}")
     return Path(made.stdout.strip().splitlines()[-1])
+
+
+def check_port(port: int) -> None:
+    """Raise InputError if something listens on a port of 127.0.0.1 already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} of 127.0.0.1: {os.strerror(error.errno or 0)}",
+                mend="stop what listens there or pick another",
+            ) from None
+
+
+def last_failure(log: Path) -> str:
+    """The line of a vLLM log that tells best why the server ended."""
+    lines = log.read_text(errors="replace").splitlines()
+    failures = [match.group(0) for line in lines if (match := _FAILURE.search(line))]
+    first_hand = [line for line in failures if _SECONDHAND not in line]
+    return next(reversed(first_hand or failures), last_line(log))
+
+
+def _check(settings: Settings, port: int) -> None:
+    _check_python(settings.python)
+    if not (settings.model / "config.json").exists():
+        raise InputError("holds no checkpoint", where=str(settings.model), mend="name another folder")
+    settings.log.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(settings.log.parent).free
+    if free < _NEEDED_BYTES:
+        raise InputError(
+            f"{free / 1e6:.0f} MB free, vLLM needs {_NEEDED_BYTES / 1e6:.0f}",
+            where=str(settings.log.parent),
+            mend="make room",
+        )
+    check_port(port)
 
 
 def _check_python(python: Path) -> None:
     if not python.exists():
-        raise ServerError(f"{python} is missing: `make run` makes it")
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise ServerError if something listens on the port already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ServerError(
-                f"port {port} on {host} is in use: stop what listens there or pick another"
-            ) from error
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def last_failure(log: Path) -> str:
-    """Return the line of a vLLM log that tells best why the server ended."""
-    lines = log.read_text(errors="replace").splitlines()
-    failures = [match.group(0) for line in lines if (match := _FAILURE.search(line))]
-    first_hand = [line for line in failures if _SECONDHAND not in line]
-    spoken = [line.strip() for line in lines if line.strip()]
-    return next(reversed(first_hand or failures or spoken), "it wrote nothing")
+        raise InputError("missing", where=str(python), mend="run `make run`, which makes it")
 
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
+        return httpx.get(url, timeout=5, trust_env=False).status_code == 200
+    except httpx.HTTPError:
         return False
-
-
-def _gone(process: subprocess.Popen[bytes], patience: float) -> bool:
-    """Tell whether the whole group ended within so many seconds."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        process.poll()  # reaps the leader, which would else keep the group alive as a zombie
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False

@@ -238,7 +238,7 @@ class V2Engine:
         if request.unfilled or not request.output:
             return []
         ahead = request.script[len(request.output) : len(request.output) + self.drafts]
-        return [token if self.rng.random() < 0.7 else self.rng.randrange(VOCABULARY) for token in ahead]
+        return [token if self.rng.random() < 0.7 else self.rng.randrange(3, 10) for token in ahead]
 
     def _context(self, requests: list[Request], drafted: dict[str, list[int]]) -> LogitsContext:
         slots: list[int] = []

@@ -104,7 +104,7 @@ def test_a_long_reply_with_bias_everywhere_stays_biased_beside_one_that_reasons(
     late.script[2] = END
     engine = make(random.Random(0))
     engine.admit(long)
-    for _ in range(3):
+    for _ in range(70):
         engine.step()
     run(engine, late)
 
