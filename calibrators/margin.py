@@ -5,6 +5,7 @@ truncated list as if it were the whole.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -99,40 +100,73 @@ def asked_logprobs(fields: Mapping[str, Any]) -> int | None:
     return top if isinstance(top, int) else 0
 
 
-def read_margin(choice: Choice, entry: Entry) -> Margin:
+def read_margin(choice: Choice, entry: Entry, *, sampled: bool = False) -> Margin:
     """The margin from a reply's own log-probabilities.
 
     The position is the first token that is not white space which keeps the decision open; a reply that began
-    with reasoning is not read, since its decision comes later.
+    with reasoning is not read, since its decision comes later. A token that was `sampled`, not taken as the
+    likeliest, says nothing of the best other token where it is the only other one that is shown.
     """
     if choice.reasoning:
         return UNREAD
     tokens = entry_tokens_of(choice, entry)
     for shown in choice.logprobs:
         if _token_id(shown.get("token")) not in entry.space:
-            return _margin_at(dict(listed(shown)), tokens)
+            position = position_of(shown)
+            return UNREAD if position is None or not tokens else _margin_at(position, tokens, sampled)
     return UNREAD
 
 
-def _margin_at(shown: Mapping[int | str, float], tokens: frozenset[int | str]) -> Margin:
-    inside = [shown[token] for token in tokens if token in shown]
-    others = [logprob for token, logprob in shown.items() if token not in tokens]
-    missing = len(tokens) - len(inside)
-    if not tokens or not shown:
-        return UNREAD
-    if missing:
-        # What is not listed is no likelier than the last of the list.
-        known = math.fsum(math.exp(logprob) for logprob in inside)
-        return Margin(None, None, None, min(1.0, known + missing * math.exp(min(shown.values()))))
+def _margin_at(position: "Position", tokens: frozenset[int | str], sampled: bool) -> Margin:
+    inside = [position.shown[token] for token in tokens if token in position.shown]
+    others = {token: logprob for token, logprob in position.shown.items() if token not in tokens}
+    if len(inside) < len(tokens):
+        known = math.fsum(map(math.exp, inside))
+        unlisted = (len(tokens) - len(inside)) * math.exp(position.floor)
+        rest = 1.0 - math.fsum(map(math.exp, others.values()))
+        return Margin(None, None, None, max(0.0, min(known + unlisted, rest)))
     top = max(inside)
     log_p = top + math.log(math.fsum(math.exp(logprob - top) for logprob in inside))
-    return margin_of(log_p, top - max(others) if others else None)
+    best = None if sampled and others.keys() == {position.drawn} else max(others.values(), default=None)
+    return margin_of(log_p, None if best is None else top - best)
 
 
 def margin_of(log_p: float, gap: float | None) -> Margin:
-    """The margin from log P(E), which rounding may have put a little above 0, and the gap if it is known."""
-    log_p = min(0.0, log_p)
+    """The margin from log P(E) and the gap if it is known.
+
+    Servers compute in float32, where what is nearer to 1 than 2^-24 reads as 1: so m ends at 16.6 and not at
+    infinity, which JSON can't carry.
+    """
+    log_p = min(-(2.0**-24), log_p)
     return Margin(math.exp(log_p), log_p - _log1m_exp(log_p), gap)
+
+
+class Position(NamedTuple):
+    """The raw log-probabilities that a reply shows of one position.
+
+    Attributes:
+        shown: by token, the drawn one among them.
+        drawn: the token that the reply has there.
+        floor: no token that is not shown is likelier than this.
+    """
+
+    shown: Mapping[int | str, float]
+    drawn: int | str
+    floor: float
+
+
+def position_of(shown: Mapping[str, Any]) -> Position | None:
+    """One entry of `logprobs.content`; None where it shows no log-probability.
+
+    vLLM lists the drawn token first and then the likeliest, so that a drawn token may be less likely than
+    what its list leaves out: it is no measure of that.
+    """
+    if nats(shown.get("logprob")) is None:
+        return None
+    pairs = list(listed(shown))
+    drawn = pairs[0][0]
+    floor = min((logprob for token, logprob in pairs if token != drawn), default=0.0)
+    return Position(dict(pairs), drawn, floor)
 
 
 def entry_tokens_of(choice: Choice, entry: Entry) -> frozenset[int | str]:
@@ -151,21 +185,31 @@ def listed(shown: Mapping[str, Any]) -> Iterable[tuple[int | str, float]]:
     """Every token of one position with its log-probability, the drawn one first; by id if it has one."""
     alternatives = shown.get("top_logprobs")
     for item in [shown, *(alternatives if isinstance(alternatives, list) else ())]:
-        logprob = item.get("logprob") if isinstance(item, Mapping) else None
-        if isinstance(logprob, int | float):
+        logprob = nats(item.get("logprob")) if isinstance(item, Mapping) else None
+        if logprob is not None:
             number = _token_id(item.get("token"))
-            yield (str(item.get("token")) if number is None else number), float(logprob)
+            yield (str(item.get("token")) if number is None else number), logprob
+
+
+def nats(value: object) -> float | None:
+    """A log-probability as servers write it, from -9999 (for minus infinity) to 0; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= _ROUNDING:
+        return None
+    return float(max(-9999.0, min(0.0, value)))
+
+
+_ROUNDING = 1e-3
 
 
 def _token_id(token: object) -> int | None:
     """The id in `token_id:44`, as servers write tokens with return_tokens_as_token_ids."""
-    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdigit():
-        return int(token[9:])
-    return None
+    found = _TOKEN_ID.fullmatch(token) if isinstance(token, str) else None
+    return int(found[1]) if found else None
+
+
+_TOKEN_ID = re.compile("token_id:([0-9]{1,18})")
 
 
 def _log1m_exp(log_p: float) -> float:
-    """log(1 - exp(log_p)) without loss near 0 and 1."""
-    if log_p >= 0:
-        return -math.inf
+    """log(1 - exp(log_p)) without loss near 0 and 1, for log_p < 0."""
     return math.log(-math.expm1(log_p)) if log_p > -0.693 else math.log1p(-math.exp(log_p))

@@ -60,7 +60,9 @@ class Sitting:
         if self.shadowed is not None:
             return self.shadowed
         reading = next((c for c in self.calibrators if isinstance(c, Reading)), None)
-        return read_margin(choice, reading.entry) if reading else UNREAD
+        if reading is None:
+            return UNREAD
+        return read_margin(choice, reading.entry, sampled=self.fields.get("temperature") != 0)
 
     def own_seconds(self, now: float) -> float:
         """What the proxy itself added: neither the upstream's time nor the client's."""
