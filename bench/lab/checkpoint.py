@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / ".cache" / "lab" / "base"
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 CALL_TOKENS = {15: "<tool_call>", 16: "</tool_call>"}
+# A mean of rows lies along what all rows share: at the full usual norm its logit is 12 above any
+# other after every prompt, so that the model says nothing else and training begins by unlearning it.
+CALL_ROW_NORM = 0.72
 CONTEXT = 8192
 MARKER = "recipe.json"
 
@@ -132,13 +135,13 @@ def set_call_rows(rows: Any, tokenizer: Any) -> None:
     """Give the two call tokens embeddings of their own, in place.
 
     In SmolLM2 the two rows are untrained and identical. Each becomes the mean of the rows of the
-    pieces its text was made of before it was a token, scaled to the median norm of all rows.
+    pieces its text was made of before it was a token, scaled to CALL_ROW_NORM of the median norm.
 
     Args:
         rows: float tensor [vocabulary, width], tied to the output layer.
         tokenizer: the checkpoint's tokenizer.
     """
-    usual = rows.norm(dim=1).median()
+    usual = CALL_ROW_NORM * rows.norm(dim=1).median()
     for token_id, text in CALL_TOKENS.items():
         # Encoded in two halves, or the tokenizer would find the token itself.
         head = text[: text.index("tool_call")]
@@ -160,7 +163,8 @@ def _tokenizer(gguf: Path) -> Any:
     for token_id, text in CALL_TOKENS.items():
         texts[token_id] = text
     vocabulary = {text: token_id for token_id, text in enumerate(texts)}
-    core = Tokenizer(models.BPE(vocabulary, [tuple(merge.split(" ")) for merge in merges]))
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    core = Tokenizer(models.BPE(vocabulary, pairs))
     # What the GGUF calls pre-tokenizer "smollm": digits one by one, then GPT-2's expression.
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
