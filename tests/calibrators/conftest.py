@@ -1,5 +1,8 @@
+import os
+
 from hypothesis import settings
 
-# No deadline: how long an example takes is the machine's business.
-settings.register_profile("seam", deadline=None, database=None)
-settings.load_profile("seam")
+# No deadline: how long an example takes is the machine's business. HYPOTHESIS_PROFILE=long looks harder.
+settings.register_profile("seam", deadline=None, database=None, max_examples=50)
+settings.register_profile("long", deadline=None, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "seam"))

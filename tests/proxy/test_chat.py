@@ -162,6 +162,18 @@ async def test_a_bias_refused_inside_a_stream_is_asked_again_without(tmp_path: P
         assert [query["status"] for query in (await proxy.records(1))[0]["queries"]] == [200, 200]
 
 
+async def test_the_servers_words_do_no_harm_in_a_header(tmp_path: Path) -> None:
+    refusal = Reply(400, body=compact({"error": {"message": "bad\r\nX-Evil: 1\u2028☂" + "x" * 5000}}))
+    async with (
+        Upstream([refusal, said("Hello.")]) as upstream,
+        seam(tmp_path, upstream.url, {}, [STRICT]) as proxy,
+    ):
+        answer = await proxy.chat(calibration="strict", tools=TOOLS)
+        assert answer.status == 200
+        assert answer.header("x-evil") is None
+        assert "bad  X-Evil: 1" in (answer.header("x-calibration-applied") or "")
+
+
 # A calibrator that fails -----------------------------------------------------------------------
 
 

@@ -34,11 +34,11 @@ async def test_a_good_configuration_ends_with_0_and_a_table(tmp_path: Path) -> N
         assert out.endswith("no problems\n")
 
 
-async def test_a_problem_ends_with_1_and_is_named(tmp_path: Path) -> None:
+def test_a_problem_ends_with_1_and_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, "http://127.0.0.1:9", {}, [GOOD])
-    code, out, _ = await run_seam("check", "--config", str(path), "--json")
-    assert code == 1
-    document = json.loads(out)
+    result = run("check", "--config", str(path), "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.output)
     assert document["ok"] is False
     assert "http://127.0.0.1:9" in document["problems"][0]
 

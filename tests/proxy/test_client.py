@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.seam import Seam, eventually, seam
-from tests.upstream import CHAT, Reply, Upstream, Wait, chunk, said
+from tests.upstream import CHAT, DONE, Reply, Upstream, Wait, chunk, said
 from tests.wire import exchange
 
 SLOW = Reply(delay=30, body=said("Too late.").body)
@@ -118,3 +118,15 @@ async def test_a_hundred_continue_is_answered_for_large_bodies(tmp_path: Path) -
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
         assert upstream.requests[0].body == b"{}"
+
+
+async def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
+    words = [chunk(content=f"{number} " + "x" * 20_000) for number in range(200)]
+    async with (
+        Upstream([Reply(writes=(*words, DONE))]) as upstream,
+        seam(tmp_path, upstream.url) as proxy,
+        proxy.open_chat(stream=True) as open_chat,
+    ):
+        await open_chat.head()
+        await asyncio.sleep(0.2)
+        assert (await open_chat.rest()).body == upstream.last_body

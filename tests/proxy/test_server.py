@@ -1,17 +1,20 @@
 """The process: it starts with one line, drains on SIGTERM, and ends with 0."""
 
-import asyncio
 import json
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.proxy.commands import run_seam, serving
+from proxy.cli import main
+from tests.proxy.commands import serving
 from tests.seam import chat, written
 from tests.upstream import CHAT, DONE, Reply, Upstream, Wait, chunk, compact, said
 from tests.wire import ask, exchange
+
+Command = Callable[..., tuple[int, str]]
 
 BODY = compact(chat(stream=True))
 SLOW = Reply(writes=(chunk(content="Hel"), Wait(0.8), chunk(content="lo."), chunk("stop"), DONE))
@@ -43,7 +46,7 @@ async def test_sigterm_lets_open_streams_end_and_refuses_new_requests(tmp_path: 
         assert "Traceback" not in process.log
 
 
-async def test_an_idle_process_stops_at_once(tmp_path: Path) -> None:
+async def test_ctrl_c_stops_an_idle_process_quietly(tmp_path: Path) -> None:
     async with (
         Upstream([said("Hello.")]) as upstream,
         serving(written(tmp_path, upstream.url, {})) as process,
@@ -51,8 +54,9 @@ async def test_an_idle_process_stops_at_once(tmp_path: Path) -> None:
     ):
         await kept_alive.head()
         await kept_alive.rest()
-        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGINT)
         assert await process.exit_code() == 0
+        assert "Traceback" not in process.log
 
 
 async def test_draining_ends_when_its_time_is_over(tmp_path: Path) -> None:
@@ -87,14 +91,6 @@ async def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert "Traceback" not in process.log
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-async def test_it_ends_quietly_however_it_is_told_to(tmp_path: Path, stop: signal.Signals) -> None:
-    async with serving(written(tmp_path, "http://127.0.0.1:9", {})) as process:
-        process.signal(stop)
-        assert await process.exit_code() == 0
-        assert "Traceback" not in process.log
-
-
 async def test_neither_log_holds_keys_or_prompts_at_any_level(tmp_path: Path) -> None:
     broken = [Reply(500, body=b"{}"), Reply(close_on_request=True), Reply(close_on_request=True)]
     async with Upstream([said("Hello."), *broken]) as upstream:
@@ -115,44 +111,49 @@ async def test_neither_log_holds_keys_or_prompts_at_any_level(tmp_path: Path) ->
 # What can be wrong at the start ----------------------------------------------------------------
 
 
-async def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `seam` in this process, where it does not get as far as serving: exit code and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["seam", *arguments])
+        monkeypatch.setattr("proxy.server.set_up_logging", lambda level: None)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, shown.err
+
+    return run
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path, command: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = written(tmp_path, "http://127.0.0.1:9", {})
-        code, out, err = await run_seam("serve", "--config", str(path), "--port", str(port))
-    assert code == 2
-    assert err == f"seam: listen: 127.0.0.1:{port}: Address already in use; choose another with --port\n"
-    assert out == ""
+        told = command("serve", "--config", str(path), "--port", str(port))
+    mend = "choose another with --port"
+    assert told == (2, f"seam: listen: 127.0.0.1:{port}: Address already in use; {mend}\n")
 
 
-async def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_configuration_is_one_line(tmp_path: Path, command: Command) -> None:
     path = written(tmp_path, "http://127.0.0.1:9", {"lisen": {}})
-    code, _, err = await run_seam("serve", "--config", str(path))
-    assert code == 2
-    assert err == f"seam: {path}: lisen: no such key; nearest: listen\n"
+    for name in ("serve", "check"):
+        told = command(name, "--config", str(path))
+        assert told == (2, f"seam: {path}: lisen: no such key; nearest: listen\n")
 
 
-async def test_no_upstream_says_how_to_name_one(tmp_path: Path) -> None:
-    code, _, err = await run_seam("serve", cwd=tmp_path)
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "upstreams: field required" in err
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, command: Command) -> None:
+    code, told = command("serve", "--config", str(tmp_path / "none.yaml"))
+    assert (code, told.count("\n")) == (2, 1)
+    assert "No such file or directory" in told
 
 
-async def test_flags_are_enough_to_serve(tmp_path: Path) -> None:
-    async with Upstream([said("Hello.")], lists=["m"]) as upstream:
-        path = written(tmp_path, "http://127.0.0.1:9", {})
-        async with serving(path, "--upstream", f"{upstream.url}/v1") as process:
-            assert (await ask(process.port, "POST", CHAT, {}, compact(chat()))).text == "Hello."
-
-
-async def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
-    words = [chunk(content=f"{number} " + "x" * 20_000) for number in range(200)]
-    async with (
-        Upstream([Reply(writes=(*words, DONE))]) as upstream,
-        serving(written(tmp_path, upstream.url, {})) as process,
-        exchange(process.port, "POST", CHAT, {}, BODY) as stream,
-    ):
-        await stream.head()
-        await asyncio.sleep(0.3)
-        assert (await stream.rest()).body == upstream.last_body
+def test_no_upstream_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, told = command("serve")
+    assert (code, told.count("\n")) == (2, 1)
+    assert "upstreams: field required" in told
