@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from calibrators.entry import Entry
 from calibrators.flow import Ask, Flow, Query, QueryFailed, Report, Role
-from calibrators.margin import entry_tokens_of, listed
+from calibrators.margin import Position, entry_tokens_of, position_of
 from calibrators.reply import Choice, Reply
 from calibrators.request import choices_of, no_decision
 from calibrators.skip import Skip
@@ -72,10 +72,13 @@ class Resample:
             )
             return reply
         report.applied["bias"] = f"{self.value:g}/resample"
-        if not _entered(reply.first, tokens):
+        position = _first_position(reply.first)
+        if position is None or position.drawn not in tokens:
+            if position is None or position.drawn in self.entry.space:
+                report.applied["bias"] += " approximate"  # the decision comes later and was not looked at
             return reply
-        odds = entering(dict(listed(reply.first.logprobs[0])), tokens, self.value, sampling)
-        if not odds.exact:
+        odds = entering(position, tokens, self.value, sampling)
+        if not odds.exact or any(query.fields.get(name) for name in _SHIFTING):
             report.applied["bias"] += " approximate"
         if odds.before <= 0 or self.draw.random() < odds.after / odds.before:
             return reply
@@ -89,10 +92,11 @@ class Resample:
         # Greedy decoding would only repeat itself: the next best token is what a ban gives.
         for attempt in range(DRAWS if sampling.temperature > 0 else 0):
             reply = yield from _good(ask(_seeded(query, attempt + 1).until(first_logprobs)))
-            if not _entered(reply.first, entry_tokens_of(reply.first, self.entry)):
+            position = _first_position(reply.first)
+            if position is None or position.drawn not in entry_tokens_of(reply.first, self.entry):
                 return reply
-        if sampling.temperature > 0:
-            report.applied["bias"] = f"{self.value:g}/resample approximate"
+        # A ban also forbids the calls that would come later in the reply.
+        report.applied["bias"] = f"{self.value:g}/resample approximate"
         return (yield from _good(ask(self._banned(query))))
 
     def _banned(self, query: Query) -> Query:
@@ -131,6 +135,8 @@ class Resample:
 
 
 _NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_p": 0}
+_SHIFTING = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens")
+"""Fields that move logits, which raw log-probabilities don't show."""
 
 
 def _good(flow: Flow) -> Flow:
@@ -146,64 +152,110 @@ def first_logprobs(reply: Reply) -> bool:
     return bool(reply.first.logprobs) or reply.ended or reply.error is not None
 
 
-def entering(
-    shown: Mapping[int | str, float], tokens: frozenset[int | str], b: float, sampling: Sampling
-) -> Entering:
-    """q and q' from one position's raw log-probabilities (natural log, temperature 1).
+def entering(position: Position, tokens: frozenset[int | str], b: float, sampling: Sampling) -> Entering:
+    """q and q' (b <= 0) from one position's raw log-probabilities (natural log, temperature 1).
 
-    The bias acts on logits, hence before temperature and truncation, as the processor's does.
+    The bias acts on logits, hence before temperature and truncation, as the processor's does; then comes
+    vLLM's order: temperature, top_k, top_p.
     """
     if sampling.temperature == 0:
-        gap = max((v for k, v in shown.items() if k in tokens), default=-math.inf) - max(
-            (v for k, v in shown.items() if k not in tokens), default=-math.inf
-        )
-        return Entering(1.0, float(gap + b > 0), exact=True)
-    before, exact_before = _mass(shown, tokens, 0.0, sampling)
-    after, exact_after = _mass(shown, tokens, b, sampling)
+        best = max((v for k, v in position.shown.items() if k in tokens), default=-math.inf)
+        others = [v for k, v in position.shown.items() if k not in tokens]
+        gap = best - (max(others) if others else position.floor)
+        # Without another token in the list the gap is at least this.
+        return Entering(1.0, float(gap + b > 0), exact=bool(others) or gap + b > 0)
+    before, exact_before = _mass(position, tokens, 0.0, sampling)
+    after, exact_after = _mass(position, tokens, b, sampling)
     return Entering(before, after, exact_before and exact_after)
 
 
+class _Ranked(NamedTuple):
+    """A token that is shown: its logit up to a constant, and whether it is in E."""
+
+    logit: float
+    enters: bool
+
+
 def _mass(
-    shown: Mapping[int | str, float], tokens: frozenset[int | str], b: float, sampling: Sampling
+    position: Position, tokens: frozenset[int | str], b: float, sampling: Sampling
 ) -> tuple[float, bool]:
-    """P(E) with bias b under temperature, top_k and top_p; and whether the list covers the support."""
-    covered = tokens <= shown.keys()
-    biased = {k: (v + (b if k in tokens else 0.0)) / sampling.temperature for k, v in shown.items()}
-    ranked = sorted(biased.items(), key=lambda item: item[1], reverse=True)
-    # At temperature 1 the rest of the vocabulary has a known mass; at others only its share is guessed.
-    rest = max(0.0, 1.0 - math.fsum(map(math.exp, shown.values())))
-    floor = min(shown.values())
-    if 0 < sampling.top_k <= len(ranked) and (
-        b == 0 or floor / sampling.temperature <= ranked[sampling.top_k - 1][1]
-    ):
-        ranked, rest, tail_known = ranked[: sampling.top_k], 0.0, True
-    else:
-        tail_known = sampling.temperature == 1.0
-    weights = [(k, math.exp(v)) for k, v in ranked]
-    total = math.fsum(w for _, w in weights) + rest
-    kept, reached = _nucleus(weights, sampling.top_p * total)
-    if sampling.top_p < 1.0 and not reached and rest > 0:
-        covered = False
-    mass = total if sampling.top_p >= 1.0 else math.fsum(w for _, w in kept)
-    inside = math.fsum(w for k, w in kept if k in tokens)
-    return (inside / mass if mass > 0 else 0.0), covered and tail_known
+    """P(E) with bias b under temperature, top_k and top_p; and whether that is no estimate."""
+    temperature = max(sampling.temperature, 0.01)  # vLLM's least one above 0
+    cutoff = position.floor / temperature
+    ranked = sorted(
+        (_Ranked((v + b * (k in tokens)) / temperature, k in tokens) for k, v in position.shown.items()),
+        reverse=True,
+    )
+    sure = sum(token.logit > cutoff for token in ranked)  # so many are ranked as in the whole vocabulary
+    highest = max(ranked[0].logit, cutoff)
+    tail = _tail(position, tokens, temperature, highest)
+    if 0 < sampling.top_k <= len(ranked):
+        least = ranked[sampling.top_k - 1].logit
+        tail = _Tail(0.0, 0.0 if sampling.top_k <= sure else math.inf, 0.0, covered=False)
+        ranked = [token for token in ranked if token.logit >= least]  # vLLM keeps all that tie
+        sure = len(ranked)
+    weights = [math.exp(token.logit - highest) for token in ranked]
+    kept, total = len(ranked), math.fsum(weights) + tail.weight
+    known = sampling.top_k <= 0 and tail.covered and tail.rounding <= 0.01 * total
+    known = known or tail.most <= _NEGLIGIBLE * weights[0]
+    if sampling.top_p < 1.0:
+        target = sampling.top_p * total
+        kept, clear = _nucleus(weights, target)
+        known = known and clear and kept <= sure
+        total = math.fsum(weights[:kept]) if clear else max(target, math.fsum(weights[:kept]))
+    inside = math.fsum(w for w, token in zip(weights[:kept], ranked, strict=False) if token.enters)
+    return (inside / total, known) if total > 0 else (0.0, False)
 
 
-def _nucleus(
-    weights: list[tuple[int | str, float]], mass: float
-) -> tuple[list[tuple[int | str, float]], bool]:
-    """The likeliest tokens that together reach a mass (top_p), and whether the list reaches it."""
+class _Tail(NamedTuple):
+    """What the tokens that are not shown weigh at a temperature, over exp(highest).
+
+    Attributes:
+        weight: at temperature 1 the mass that is missing. At others it is reckoned as if all of them were as
+            likely as the least that is shown: too much below temperature 1, too little above.
+        most: an upper bound.
+        rounding: how far float32 may have moved `weight`.
+        covered: apart from rounding `weight` is no estimate, and no token of E is in it.
+    """
+
+    weight: float
+    most: float
+    rounding: float
+    covered: bool
+
+
+def _tail(position: Position, tokens: frozenset[int | str], temperature: float, highest: float) -> _Tail:
+    rest = max(0.0, 1.0 - math.fsum(map(math.exp, position.shown.values())))
+    stretch = math.exp(min(50.0, position.floor * (1 / temperature - 1) - highest))
+    most = _VOCABULARY * math.exp(min(50.0, position.floor / temperature - highest))
+    if temperature <= 1.0:
+        most = min(most, (rest + _ROUNDING) * stretch)
+    covered = temperature == 1.0 and tokens <= position.shown.keys()
+    return _Tail(rest * stretch, most, _ROUNDING * stretch, covered)
+
+
+_VOCABULARY = 2**18
+"""At least as many tokens as any vocabulary has."""
+_ROUNDING = 1e-6
+"""How far float32 log-probabilities may be from adding up to 1."""
+_NEGLIGIBLE = 1e-6
+
+
+def _nucleus(weights: list[float], mass: float) -> tuple[int, bool]:
+    """How many of the likeliest tokens reach a mass (top_p), and whether rounding can't change that."""
     reached = 0.0
-    for number, (_, weight) in enumerate(weights, 1):
-        reached += weight
+    for number, weight in enumerate(weights, 1):
+        before, reached = reached, reached + weight
         if reached >= mass:
-            return weights[:number], True
-    return weights, False
+            near = min(mass - before, reached - mass) <= _NEGLIGIBLE * mass
+            tied = number < len(weights) and weights[number] == weight
+            return number, not near and not tied
+    return len(weights), False
 
 
-def _entered(choice: Choice, tokens: frozenset[int | str]) -> bool:
-    """Whether the first token of a reply is in E."""
-    return bool(choice.logprobs) and next(iter(listed(choice.logprobs[0])), (None, 0.0))[0] in tokens
+def _first_position(choice: Choice) -> Position | None:
+    """The first token of a reply."""
+    return position_of(choice.logprobs[0]) if choice.logprobs else None
 
 
 def _seeded(query: Query, attempt: int) -> Query:
