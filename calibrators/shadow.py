@@ -10,11 +10,21 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from calibrators.entry import Entry
-from calibrators.margin import UNREAD, Margin, margin_of
+from calibrators.margin import UNREAD, Margin, margin_of, nats
 from calibrators.openers.asks import Ask, Asking
 from calibrators.request import no_decision
 
 By = Literal["scoring", "prompt"]
+
+
+def can_shadow(fields: Mapping[str, Any], entry: Entry) -> bool:
+    """Whether a chat request's margin can be read by a query of its own."""
+    decides = no_decision(fields) is None and not entry.after_for(fields)
+    return decides and len(entry.tokens) == 1 and not any(fields.get(key) for key in _UNRENDERED)
+
+
+_UNRENDERED = ("documents", "functions", "chat_template")
+"""What /tokenize leaves out of the prompt, or refuses (vllm-facts 6)."""
 
 
 def shadow_margin(by: By, model: str, fields: Mapping[str, Any], entry: Entry) -> Asking[Margin]:
@@ -25,7 +35,7 @@ def shadow_margin(by: By, model: str, fields: Mapping[str, Any], entry: Entry) -
     for the prompt's own log-probabilities: it harms nobody and shows the gap too, but pays a whole prefill,
     since vLLM does not take those from the prefix cache.
     """
-    if no_decision(fields) is not None or len(entry.tokens) != 1 or entry.after_for(fields):
+    if not can_shadow(fields, entry):
         return UNREAD
     prompt = yield from _prompt(model, fields)
     if not prompt:
@@ -34,12 +44,17 @@ def shadow_margin(by: By, model: str, fields: Mapping[str, Any], entry: Entry) -
 
 
 def _prompt(model: str, fields: Mapping[str, Any]) -> Asking[list[int]]:
-    """The ids of the rendered request. What vLLM's /tokenize ignores (documents, efforts) is not in them."""
+    """The ids of the rendered request."""
     kept = ("messages", "tools", "chat_template_kwargs")
     body = {"model": model, **{key: fields[key] for key in kept if key in fields}}
+    effort = fields.get("reasoning_effort")
+    if isinstance(effort, str):  # /tokenize takes no effort, but what chat completions make of it
+        own = fields.get("chat_template_kwargs")
+        made = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        body["chat_template_kwargs"] = {**made, **(own if isinstance(own, Mapping) else {})}
     answer = yield Ask("/tokenize", body)
     ids = answer.get("tokens")
-    return ids if isinstance(ids, list) else []
+    return ids if isinstance(ids, list) and all(isinstance(token, int) for token in ids) else []
 
 
 def _scored(model: str, prompt: list[int], token: int) -> Asking[Margin]:
@@ -55,7 +70,7 @@ def _scored(model: str, prompt: list[int], token: int) -> Asking[Margin]:
     )
     data = answer.get("data")
     score = data[0].get("score") if isinstance(data, list) and data and isinstance(data[0], Mapping) else None
-    if not isinstance(score, int | float) or not 0 < score <= 1:
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 < score <= 1:
         return UNREAD
     return margin_of(math.log(score), None)
 
@@ -66,10 +81,14 @@ def _prompted(model: str, prompt: list[int], token: int) -> Asking[Margin]:
         {"model": model, "prompt": [*prompt, token], "max_tokens": 1, "temperature": 0, "prompt_logprobs": 2},
     )
     choices = answer.get("choices")
-    shown = choices[0].get("prompt_logprobs") if isinstance(choices, list) and choices else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    shown = first.get("prompt_logprobs") if isinstance(first, Mapping) else None
     last = shown[-1] if isinstance(shown, list) and shown else None
-    if not isinstance(last, Mapping) or str(token) not in last:
+    if not isinstance(last, Mapping):
         return UNREAD
-    logprobs = {key: float(item["logprob"]) for key, item in last.items()}
-    log_p = logprobs.pop(str(token))
-    return margin_of(log_p, log_p - max(logprobs.values()) if logprobs else None)
+    read = {key: nats(item.get("logprob")) for key, item in last.items() if isinstance(item, Mapping)}
+    log_p = read.pop(str(token), None)
+    if log_p is None:
+        return UNREAD
+    best = max((logprob for logprob in read.values() if logprob is not None), default=None)
+    return margin_of(log_p, None if best is None else log_p - best)

@@ -5,12 +5,14 @@ import logging
 import time
 from dataclasses import dataclass
 
+import anyio
+
 from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
 from calibrators.dialects import Dialect
 from calibrators.flow import Query, calibrated, plain
-from calibrators.margin import asked_logprobs
-from calibrators.shadow import shadow_margin
+from calibrators.margin import UNREAD, asked_logprobs
+from calibrators.shadow import can_shadow, shadow_margin
 from calibrators.skip import Skip
 from proxy import headers as h
 from proxy.answer import Answer, Clock
@@ -129,13 +131,19 @@ async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
     """Read the margin by a query of its own, after the reply, where the operator wants that."""
     config, model = sitting.settings.config, sitting.model.served
     shadow = shadow_of(sitting.pick.profile, model, upstream.facts, config)
-    if shadow is None or model is None:
+    if shadow is None or model is None or not sitting.dialect.reads:
         return
+    if not can_shadow(sitting.fields, shadow.entry):
+        return
+    sitting.shadowed = UNREAD
     try:
-        asking = shadow_margin(shadow.by, model, sitting.fields, shadow.entry)
-        sitting.shadowed = await drive(asking, upstream)
-    except HttpError as error:
-        logger.warning("%s: reading by %s: %s", sitting.request_id, shadow.by, error.message)
+        with anyio.fail_after(upstream.settings.timeouts.total):
+            asking = shadow_margin(shadow.by, model, sitting.fields, shadow.entry)
+            sitting.shadowed = await drive(asking, upstream)
+    except (HttpError, TimeoutError) as error:
+        logger.warning(
+            "%s: reading by %s: %s", sitting.request_id, shadow.by, str(error) or "no answer in time"
+        )
 
 
 async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:

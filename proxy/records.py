@@ -183,7 +183,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "bias": bias.value if bias else None,
         "scope": bias.scope if isinstance(bias, Bias) else "decision" if bias else None,
         "applied": sitting.report.header(),
-        "queries": [_query(answer) for answer in answers] + _SHADOW * (sitting.shadowed is not None),
+        "queries": [*map(_query, answers), *_shadow(sitting.shadowed)],
         "ms": {
             "queue": _ms(sitting.body_came - sitting.arrived),
             "upstream": _ms(sitting.clock.upstream_seconds),
@@ -214,8 +214,11 @@ def _choice(
     return fields
 
 
-# A reading beside the reply: it generates nothing, and its tokens are not counted to the reply.
-_SHADOW = [{"role": Role.SHADOW, "status": 200}]
+def _shadow(read: Margin | None) -> list[dict[str, Any]]:
+    """The query of a reading beside the reply: it generates nothing, and its tokens are not the reply's."""
+    if read is None:
+        return []
+    return [{"role": Role.SHADOW, "status": None if read.probability is None else 200}]
 
 
 def _query(answer: Answer) -> dict[str, Any]:
