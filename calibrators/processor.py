@@ -15,7 +15,7 @@ A request sets its calibration in `vllm_xargs`:
 | `seam_scope` | `decision` (default) or `everywhere`                                           |
 | `seam_after` | up to 16 token ids that close the reasoning, where the decision comes after it |
 | `seam_space` | up to 128 ids of whitespace tokens, which leave the decision open              |
-| `seam_hello` | anything: the request is refused with this module's name, version, interfaces  |
+| `seam_hello` | anything: refused with this module's name, version, interfaces, and the runner |
 
 The *decision position* opens with the reply or, given `seam_after`, once the reasoning has
 closed, in the reply or at the end of the prompt. It stays open over at most 16 whitespace tokens
@@ -28,6 +28,7 @@ The bias is finite, so a token that a grammar has masked stays masked.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -51,6 +52,12 @@ MAX_BIAS = 100.0  # vLLM's own bound for logit_bias; far larger ones overflow fp
 MAX_IDS = 128
 MAX_AFTER = 16
 MAX_SPACE = 16
+
+# Which runner a server has shows nowhere outside, but each has a front end of its own that validates.
+_RUNNERS = {
+    "vllm.v1.sample.logits_processor": "v1",
+    "vllm.v1.worker.gpu.sample.logits_processor.loader": "v2",
+}
 
 _KEYS = ("seam_bias", "seam_entry", "seam_scope", "seam_after", "seam_space", "seam_hello")
 
@@ -79,7 +86,8 @@ class ToolEntryBias(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
         """
         arguments = sampling_params.extra_args or {}
         if "seam_hello" in arguments:
-            about = {"name": NAME, "version": VERSION, "interfaces": INTERFACES}
+            runner = _RUNNERS.get(sys._getframe(1).f_globals.get("__name__", ""))
+            about = {"name": NAME, "version": VERSION, "interfaces": INTERFACES, "runner": runner}
             raise ValueError(f"{NAME} {json.dumps(about, separators=(',', ':'))}")
         _read(arguments)
 

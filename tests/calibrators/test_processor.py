@@ -106,7 +106,9 @@ def test_a_handshake_tells_name_version_and_interfaces(server: Server) -> None:
     assert reply.status_code == 400
     name, about = reply.json()["error"]["message"].split(" ", 1)
     assert name == "seam-processor"
-    assert set(json.loads(about)) == {"name", "version", "interfaces"}
+    told = json.loads(about)
+    assert set(told) == {"name", "version", "interfaces", "runner"}
+    assert told["runner"] == "v1"  # vLLM on the CPU has no other
 
 
 def test_a_strong_bias_forces_or_forbids_the_opener(server: Server) -> None:

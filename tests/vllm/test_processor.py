@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -237,7 +238,23 @@ def test_the_handshake_names_version_and_interfaces() -> None:
         "name": "seam-processor",
         "version": processor.VERSION,
         "interfaces": ["v1", "v2"],
+        "runner": None,  # asked by neither
     }
+
+
+@pytest.mark.parametrize(
+    ("runner", "validator"),
+    [
+        ("v1", partial(validate_logits_processors_parameters, [PROCESSOR])),
+        ("v2", build_custom_logits_processors_params_validator([PROCESSOR])),
+    ],
+)
+def test_the_handshake_tells_which_runner_asks(
+    runner: str, validator: Callable[[SamplingParams], None]
+) -> None:
+    with pytest.raises(ValueError, match="seam-processor") as told:
+        validator(SamplingParams(extra_args={"seam_hello": 1}))
+    assert f'"runner":"{runner}"' in str(told.value)
 
 
 @pytest.mark.parametrize(
