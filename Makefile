@@ -4,7 +4,7 @@ PIP_FLAGS ?= --quiet --disable-pip-version-check
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := check
-.PHONY: check lint types quick test run run-once clean
+.PHONY: check lint types quick clients test run run-once clean
 
 # Proxy, bench and tests.
 .venv/.made: pyproject.toml
@@ -22,6 +22,19 @@ PY := .venv/bin/python
 	@.venv-vllm/bin/pip uninstall $(PIP_FLAGS) -y torchvision torchaudio torchcodec
 	@touch $@
 
+# The third-party clients that tests/clients drives: the Python ones, and the npm one where there is npm.
+.venv-clients/.made: tests/clients/requirements.txt
+	@echo "· making .venv-clients (OpenAI SDK, LangChain, litellm; about 430 MB)"
+	@$(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install $(PIP_FLAGS) -r $<
+	@touch $@
+
+tests/clients/node_modules/.made: tests/clients/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --silent --prefix tests/clients && touch $@; \
+	else echo "· npm is missing: the tests of OpenAI's npm SDK will be skipped (Node.js 20 brings it)"; fi
+
+clients: .venv-clients/.made tests/clients/node_modules/.made
+
 lint: .venv/.made
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -35,4 +48,4 @@ quick: .venv/.made
 check: lint types quick
 
 clean:
-	rm -rf .venv* .cache dist
+	rm -rf .venv* .cache dist tests/clients/node_modules
