@@ -20,6 +20,9 @@ from proxy.selection import OFF
 
 logger = logging.getLogger("seam")
 
+FORWARD = "forward"
+"""What metrics call a route that is passed on as it is."""
+
 # Beside /v1: what vLLM documents for users. Its other routes (adapters, dev) need `forward: all`.
 DOCUMENTED = frozenset(
     (
@@ -56,7 +59,7 @@ class Gateway:
         except ClientGone:
             logger.info("%s: the client left before its request was complete", request_id)
         except HttpError as error:
-            self._count(str(error.status))
+            self._count(str(error.status), _route(scope))
             await client.fail(error, [(b"x-request-id", request_id.encode("latin-1"))])
         except asyncio.CancelledError:
             if not self._runtime.draining:
@@ -65,7 +68,7 @@ class Gateway:
             await client.fail(Busy("the proxy stopped before the reply's end", retry_after=1), [])
         except Exception:
             logger.exception("%s: this is a fault of Seam's", request_id)
-            self._count("500")
+            self._count("500", _route(scope))
             await client.fail(HttpError("the proxy failed; its log says why"), [])
 
     async def _answer(self, scope: Scope, client: Client, request_id: str) -> None:
@@ -107,8 +110,8 @@ class Gateway:
             raise clock.timed_out()
         self._count(str(response.status_code) if response is not None else "499")
 
-    def _count(self, status: str) -> None:
-        self._runtime.metrics.requests.labels("forward", OTHER, OFF, status).inc()
+    def _count(self, status: str, route: str = FORWARD) -> None:
+        self._runtime.metrics.requests.labels(route, OTHER, OFF, status).inc()
 
 
 async def _pass_back(response: httpx.Response, client: Client, request_id: str) -> None:
@@ -126,6 +129,12 @@ def _is_documented(path: str) -> bool:
     """Whether `forward: v1` lets a path through; one that climbs (`/v1/../x`) never is."""
     climbs = ".." in path.split("/")
     return not climbs and (path.startswith("/v1/") or path in DOCUMENTED)
+
+
+def _route(scope: Scope) -> str:
+    """The route's name in metrics, also of a request that was refused before it got there."""
+    dialect = DIALECTS.get(_split(scope)[0]) if scope["method"] == "POST" else None
+    return FORWARD if dialect is None else dialect.route
 
 
 def _split(scope: Scope) -> tuple[str, str | None, str]:

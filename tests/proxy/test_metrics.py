@@ -70,6 +70,15 @@ async def test_a_reply_is_counted_once_under_its_model_profile_and_class(tmp_pat
         assert proxy.sample("seam_requests_in_flight") == 0
 
 
+async def test_a_request_that_is_refused_is_counted_under_the_route_that_it_asked_for(tmp_path: Path) -> None:
+    async with Upstream([]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        assert (await proxy.chat(calibration="nobody")).status == 400
+        assert (await proxy.ask("/pause")).status == 404
+        labels = {"model": "other", "profile": "off"}
+        assert proxy.sample("seam_requests_total", route="chat", status="400", **labels) == 1
+        assert proxy.sample("seam_requests_total", route="forward", status="404", **labels) == 1
+
+
 async def test_calls_after_text_and_repeated_calls_are_counted(tmp_path: Path) -> None:
     function = {"name": "finish", "arguments": "{}"}
     delta = {"index": 0, "id": "a", "type": "function", "function": function}
