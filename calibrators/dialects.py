@@ -7,6 +7,8 @@ The others are translated for reading; what is sent on stays in its own words.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from calibrators.body import dumped
+
 Json = Mapping[str, Any]
 
 
@@ -35,16 +37,76 @@ def _same(document: Json) -> Json:
 def _responses_request(fields: Json) -> Json:
     """OpenAI's Responses API: flat tools, `input` for messages, `text.format` for the reply's form."""
     asked = fields.get("input")
-    items = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
-    form = _object(fields.get("text")).get("format")
-    return {**fields, "messages": items, "response_format": form}
+    items = _objects(asked) if isinstance(asked, list) else [{"role": "user", "content": asked}]
+    effort = _object(fields.get("reasoning")).get("effort")
+    continues = bool(items) and _is_partial(items[-1])
+    return {
+        **fields,
+        "messages": [*_system(fields.get("instructions")), *map(_responses_item, items)],
+        "response_format": _object(fields.get("text")).get("format"),
+        **({"reasoning_effort": effort} if effort is not None else {}),
+        **({"continue_final_message": True} if continues else {}),
+    }
+
+
+def _system(text: object) -> list[Json]:
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _responses_item(item: Json) -> Json:
+    """An item of `input` as a message: a call, what came of one, or a message as it is."""
+    kind = str(item.get("type"))
+    if kind in _RESPONSE_CALLS:
+        return {"role": "assistant", "tool_calls": [_responses_call(0, item)]}
+    return {**item, "role": "tool"} if kind in ("function_call_output", "custom_tool_call_output") else item
+
+
+_RESPONSE_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+"""The items that are calls, and where each has its arguments."""
+
+
+def _responses_call(index: int, item: Json) -> Json:
+    arguments = item.get(_RESPONSE_CALLS[str(item.get("type"))])
+    return _call(index, item.get("call_id"), item.get("name"), arguments)
+
+
+def _is_partial(item: Json) -> bool:
+    """Whether vLLM goes on writing an item instead of beginning a reply."""
+    started = item.get("status") in ("in_progress", "incomplete")
+    return started and item.get("type", "message") in ("message", "reasoning")
 
 
 def _messages_request(fields: Json) -> Json:
     """Anthropic's Messages API: tool_choice is an object of type auto, any, tool or none."""
-    kind = _object(fields.get("tool_choice")).get("type", "auto")
+    kind = str(_object(fields.get("tool_choice")).get("type", "auto"))
     choice = {"any": "required", "tool": {"type": "function"}}.get(kind, kind)
-    return {**fields, "tool_choice": choice} if fields.get("tools") else fields
+    output = _object(fields.get("output_config"))
+    off = _object(fields.get("thinking")).get("type") == "disabled"
+    effort = "none" if off else output.get("effort")
+    return {
+        **fields,
+        "messages": [
+            *_system(fields.get("system")),
+            *map(_messages_message, _objects(fields.get("messages"))),
+        ],
+        "response_format": output.get("format"),
+        **({"tool_choice": choice} if fields.get("tools") else {}),
+        **({"reasoning_effort": effort} if effort is not None else {}),
+    }
+
+
+def _messages_message(message: Json) -> Json:
+    """A message with its calls where a chat message has them; what came of calls is no user's message."""
+    blocks = _objects(message.get("content"))
+    calls = [_messages_call(at, block) for at, block in enumerate(blocks) if block.get("type") == "tool_use"]
+    if calls:
+        return {**message, "tool_calls": calls}
+    results = bool(blocks) and all(block.get("type") == "tool_result" for block in blocks)
+    return {**message, "role": "tool"} if results else message
+
+
+def _messages_call(index: int, block: Json) -> Json:
+    return _call(index, block.get("id"), block.get("name"), dumped(block.get("input") or {}))
 
 
 def _responses_reply(document: Json) -> Json:
@@ -57,9 +119,13 @@ def _responses_reply(document: Json) -> Json:
         return _delta({"content": document.get("delta")})
     if kind == "response.refusal.delta":
         return _delta({"refusal": document.get("delta")})
-    if kind == "response.output_item.added" and item.get("type") == "function_call":
-        return _delta({"tool_calls": [_call(index, item.get("call_id"), item.get("name"))]})
-    if kind == "response.function_call_arguments.delta":
+    if kind == "response.reasoning_text.delta":
+        return _delta({"reasoning": document.get("delta")})
+    if kind == "response.output_item.added":
+        if str(item.get("type")) in _RESPONSE_CALLS:
+            return _delta({"tool_calls": [_call(index, item.get("call_id"), item.get("name"))]})
+        return _delta({})
+    if kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
         return _delta({"tool_calls": [_call(index, arguments=document.get("delta"))]})
     if kind in _RESPONSE_ENDS:
         whole = _object(document.get("response"))
@@ -76,12 +142,16 @@ _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed"
 def _responses_whole(document: Json) -> Json:
     calls: list[Json] = []
     texts: list[str] = []
+    thoughts: list[str] = []
     for item in _objects(document.get("output")):
-        if item.get("type") == "function_call":
-            calls.append(_call(len(calls), item.get("call_id"), item.get("name"), item.get("arguments")))
-        elif item.get("type") == "message":
+        kind = str(item.get("type"))
+        if kind in _RESPONSE_CALLS:
+            calls.append(_responses_call(len(calls), item))
+        elif kind == "message":
             texts += [str(p.get("text") or p.get("refusal") or "") for p in _objects(item.get("content"))]
-    message = {"content": "".join(texts), "tool_calls": calls}
+        elif kind == "reasoning":
+            thoughts += [str(p.get("text") or "") for p in _objects(item.get("content"))]
+    message = {"content": "".join(texts), "reasoning": "".join(thoughts), "tool_calls": calls}
     choices = [{"index": 0, "message": message, "finish_reason": _finish(document)}]
     shown = choices if "output" in document else []
     return {**document, "choices": shown, "usage": _usage(document)}
@@ -104,9 +174,9 @@ def _messages_reply(document: Json) -> Json:
         delta = _object(document.get("delta"))
         if delta.get("type") == "input_json_delta":
             return _delta({"tool_calls": [_call(index, arguments=delta.get("partial_json"))]})
-        return _delta({"content": delta.get("text")})
+        return _delta({"content": delta.get("text"), "reasoning": delta.get("thinking")})
     if kind == "message_delta":
-        ended = _STOP_REASONS.get(_object(document.get("delta")).get("stop_reason") or "", "stop")
+        ended = _stopped(_object(document.get("delta")))
         return {"choices": [{"index": 0, "finish_reason": ended}], "usage": _usage(document)}
     return {"error": document.get("error")}
 
@@ -114,18 +184,31 @@ def _messages_reply(document: Json) -> Json:
 def _messages_whole(document: Json) -> Json:
     calls: list[Json] = []
     texts: list[str] = []
+    thoughts: list[str] = []
     for block in _objects(document.get("content")):
         if block.get("type") == "tool_use":
-            calls.append(_call(len(calls), block.get("id"), block.get("name")))
+            calls.append(_messages_call(len(calls), block))
         elif block.get("type") == "text":
             texts.append(str(block.get("text") or ""))
-    message = {"content": "".join(texts), "tool_calls": calls}
-    ended = _STOP_REASONS.get(document.get("stop_reason") or "", "stop")
-    choices = [{"index": 0, "message": message, "finish_reason": ended}]
+        elif block.get("type") == "thinking":
+            thoughts.append(str(block.get("thinking") or ""))
+    message = {"content": "".join(texts), "reasoning": "".join(thoughts), "tool_calls": calls}
+    choices = [{"index": 0, "message": message, "finish_reason": _stopped(document)}]
     return {**document, "choices": choices, "usage": _usage(document)}
 
 
-_STOP_REASONS = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+def _stopped(ended: Json) -> str:
+    """The finish reason; vLLM has no stop reason where the reply was aborted."""
+    reason = ended.get("stop_reason")
+    return "abort" if reason is None else _STOP_REASONS.get(str(reason), "stop")
+
+
+_STOP_REASONS = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
 
 
 def _finish(response: Json) -> str:
