@@ -229,19 +229,6 @@ def test_v1_runs_it_for_greedy_requests_too() -> None:
     assert not ToolEntryBias(None, torch.device("cpu"), False).is_argmax_invariant()
 
 
-def test_the_handshake_names_version_and_interfaces() -> None:
-    text = refusal({"seam_hello": 1})
-    assert text is not None
-    name, about = text.split(" ", 1)
-    assert name == "seam-processor"
-    assert json.loads(about) == {
-        "name": "seam-processor",
-        "version": processor.VERSION,
-        "interfaces": ["v1", "v2"],
-        "runner": None,  # asked by neither
-    }
-
-
 @pytest.mark.parametrize(
     ("runner", "validator"),
     [
@@ -249,12 +236,19 @@ def test_the_handshake_names_version_and_interfaces() -> None:
         ("v2", build_custom_logits_processors_params_validator([PROCESSOR])),
     ],
 )
-def test_the_handshake_tells_which_runner_asks(
+def test_the_handshake_tells_name_version_interfaces_and_which_runner_asks(
     runner: str, validator: Callable[[SamplingParams], None]
 ) -> None:
-    with pytest.raises(ValueError, match="seam-processor") as told:
+    with pytest.raises(VLLMValidationError, match="seam-processor") as told:
         validator(SamplingParams(extra_args={"seam_hello": 1}))
-    assert f'"runner":"{runner}"' in str(told.value)
+    name, about = str(told.value).split(" ", 1)
+    assert name == "seam-processor"
+    assert json.loads(about) == {
+        "name": "seam-processor",
+        "version": processor.VERSION,
+        "interfaces": ["v1", "v2"],
+        "runner": runner,
+    }
 
 
 @pytest.mark.parametrize(
