@@ -51,16 +51,20 @@ def by_differencing(model: str) -> Asking[Found]:
     tokenizer = Tokenizer(model)
     seen = yield from render(tokenizer)
     parting = yield from part(tokenizer, seen)
-    thinking = yield from reasoning(tokenizer, seen.prompts, seen.thoughts, parting.gap)
     known = matching(parting.opener)
-    _refuse_unsafe(parting, known, bool(thinking.closing))
+    pairs = {each.thinking for each in known}
+    named = pairs.pop() if len(pairs) == 1 else None
+    thinking = yield from reasoning(tokenizer, seen.prompts, seen.thoughts, parting.gap, named)
+    _refuse_unsafe(parting, known, thinking.closing)
     opening = yield from _rendered(tokenizer, parting)
+    if set(opening.tokens) & set(thinking.closing):
+        raise NoEntry("calls and answers part before the reasoning is closed")
     if parting.header.strip() and not opening.dedicated:
         raise NoEntry(
             f"the reply's header decides: calls write {parting.opener!r} where answers write "
             f"{parting.header!r}, and an ordinary token there opens other messages too"
         )
-    others = yield from _other_spellings(tokenizer, known, opening)
+    others = yield from _other_spellings(tokenizer, known, opening, parting.endings)
     entry = yield from _entry(
         tokenizer,
         [opening, *others],
@@ -148,7 +152,7 @@ def for_tools(model: str, entry: Entry, names: Iterable[str]) -> Asking[tuple[in
     return tuple(tokens)[:MOST]
 
 
-def _refuse_unsafe(parting: Parting, known: Sequence[Parser], thinks: bool) -> None:
+def _refuse_unsafe(parting: Parting, known: Sequence[Parser], closing: Sequence[int]) -> None:
     """What no token set can be right for.
 
     Raises:
@@ -158,8 +162,11 @@ def _refuse_unsafe(parting: Parting, known: Sequence[Parser], thinks: bool) -> N
         raise NoEntry("calls open with the function's name, which no fixed token set covers")
     if any(each.scope == "none" for each in known):
         raise NoEntry(f"the opener {parting.opener!r} chooses a message's kind in its header")
-    if parting.gap.strip() and not thinks:
+    if parting.gap.strip() and not closing:
         raise NoEntry(f"calls and answers share {parting.gap!r}, which the prompt lacks")
+    if parting.endings.intersection(closing):
+        # Any message's end would pass for the reasoning's, the user's in the prompt too.
+        raise NoEntry("the reasoning is a message of its own, and the next one's header decides")
 
 
 def _rendered(tokenizer: Tokenizer, parting: Parting) -> Asking[_Opening]:
@@ -213,14 +220,14 @@ def _typed(tokenizer: Tokenizer, context: str, spelling: Spelling) -> Asking[_Op
 
 
 def _other_spellings(
-    tokenizer: Tokenizer, known: Sequence[Parser], opening: _Opening
+    tokenizer: Tokenizer, known: Sequence[Parser], opening: _Opening, endings: frozenset[int]
 ) -> Asking[list[_Opening]]:
     """What else the parsers of this opener take, where it is one dedicated token: a template shows one."""
     others: list[_Opening] = []
     for spelling in dict.fromkeys(each for row in known for each in row.spellings[1:]):
         marker = _MARKER.match(spelling.text)
         ids = (yield from tokenizer.ids(marker[0])) if marker else ()
-        if len(ids) != 1 or ids[0] in opening.tokens:
+        if len(ids) != 1 or ids[0] in endings.union(opening.tokens):
             continue
         if (yield from is_dedicated(tokenizer, ids[0], rendered=False)):
             others.append(_Opening(ids, dedicated=True))

@@ -1,9 +1,9 @@
 """Where calls and answers part in the renderings: what the opener is, and what stands before it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calibrators.entry import NoEntry
+from calibrators.entry import Mode, NoEntry
 from calibrators.openers.asks import Asking, Tokenizer
 from calibrators.openers.renderings import ANSWERS, NAMES, Rendering, Renderings
 from calibrators.openers.sequences import common_prefix, common_suffix
@@ -18,7 +18,7 @@ class Parting:
 
     Attributes:
         context: the end of what stands before it.
-        gap: what history has between the prompt and it: closed reasoning, whitespace.
+        gap: what history has between the prompt and it, in calls and answers alike: reasoning, whitespace.
         opener: what a call writes from there up to the function's name.
         header: what an answer writes from there up to its text.
         firsts: of each call, its tokens from there.
@@ -41,48 +41,50 @@ def part(tokenizer: Tokenizer, seen: Renderings) -> Asking[Parting]:
     Raises:
         NoEntry: calls and answers are written alike.
     """
-    everything = [*seen.calls, *seen.answers]
-    prompt = _prompt_of(seen, everything)
-    if prompt is not None and any(each.ids[: len(prompt.ids)] != prompt.ids for each in everything):
-        # A token of history that reaches over the prompt's end can't be written behind that prompt.
-        base = prompt.text
-        calls = yield from _cut(tokenizer, seen.calls, len(base))
-        answers = yield from _cut(tokenizer, seen.answers, len(base))
-    else:
-        at = common_prefix([each.ids for each in everything])
-        base = yield from tokenizer.text(everything[0].ids[:at])
-        calls = tuple(Rendering(each.ids[at:], each.text[len(base) :]) for each in seen.calls)
-        answers = tuple(Rendering(each.ids[at:], each.text[len(base) :]) for each in seen.answers)
-    if any(not each.text or not each.ids for each in calls):
+    shared = common_prefix([each.ids for each in (*seen.calls, *seen.answers)])
+    before, calls = yield from _replies(tokenizer, seen.calls, seen.prompts, shared)
+    _, answers = yield from _replies(tokenizer, seen.answers, seen.prompts, shared)
+    # Behind the prompt both may go on alike, and history's tokens then show how.
+    at = common_prefix([each.ids for each in (*calls, *answers)])
+    gap = yield from tokenizer.text(calls[0].ids[:at])
+    calls = tuple(Rendering(each.ids[at:], each.text[len(gap) :]) for each in calls)
+    answers = tuple(Rendering(each.ids[at:], each.text[len(gap) :]) for each in answers)
+    if any(not each.ids or not each.text for each in calls):
         raise NoEntry("the chat template renders calls and answers alike")
-    ends = common_suffix([each.ids for each in answers])
-    ending = answers[0].ids[len(answers[0].ids) - ends :]
-    written = calls[0].ids[: len(calls[0].ids) - common_suffix([calls[0].ids, ending])]
+    endings = _endings(answers, seen.followed)
+    written = yield from _written(tokenizer, calls[0], endings)
     return Parting(
-        context=base[-CONTEXT:],
-        gap=base[len(prompt.text) :] if prompt else "",
+        context=(before + gap)[-CONTEXT:],
+        gap=gap,
         opener=_upto(calls, NAMES),
         header=_upto(answers, ANSWERS),
         firsts=tuple(each.ids for each in calls),
-        endings=frozenset(ending),
-        call=(yield from _spelled(tokenizer, calls[0], written)),
+        endings=frozenset(endings),
+        call=written,
     )
 
 
-def _prompt_of(seen: Renderings, everything: Iterable[Rendering]) -> Rendering | None:
-    """The longest prompt that history continues; None where thinking or a header makes them differ."""
-    texts = [each.text for each in everything]
-    fitting = [p for p in seen.prompts.values() if all(text.startswith(p.text) for text in texts)]
-    return max(fitting, key=lambda prompt: len(prompt.text), default=None)
+def _replies(
+    tokenizer: Tokenizer, whole: Sequence[Rendering], prompts: Mapping[Mode, Rendering], shared: int
+) -> Asking[tuple[str, tuple[Rendering, ...]]]:
+    """What history has behind the prompt, and the text before it.
 
-
-def _cut(tokenizer: Tokenizer, whole: Sequence[Rendering], at: int) -> Asking[tuple[Rendering, ...]]:
-    """What comes after a position of the text, in tokens of its own."""
-    rests = []
-    for each in whole:
-        text = each.text[at:]
-        rests.append(Rendering((yield from tokenizer.ids(text)), text))
-    return tuple(rests)
+    The prompt is the longest that all of these renderings continue: some templates put closed reasoning
+    before calls and not before answers. Where none fits, it is what calls and answers have in common.
+    """
+    fitting = [p for p in prompts.values() if all(each.text.startswith(p.text) for each in whole)]
+    prompt = max(fitting, key=lambda each: len(each.text), default=None)
+    at = len(prompt.ids) if prompt else shared
+    if prompt and any(each.ids[:at] != prompt.ids for each in whole):
+        # A token of history that reaches over the prompt's end can't be written behind that prompt.
+        rests = []
+        for each in whole:
+            text = each.text[len(prompt.text) :]
+            rests.append(Rendering((yield from tokenizer.ids(text)), text))
+        return prompt.text, tuple(rests)
+    # Cut from the whole text: detokenizing a part may lose its first space.
+    before = prompt.text if prompt else (yield from tokenizer.text(whole[0].ids[:at]))
+    return before, tuple(Rendering(each.ids[at:], each.text[len(before) :]) for each in whole)
 
 
 def _upto(renderings: Sequence[Rendering], marks: Sequence[str]) -> str:
@@ -92,7 +94,17 @@ def _upto(renderings: Sequence[Rendering], marks: Sequence[str]) -> str:
     return renderings[0].text[:at]
 
 
-def _spelled(tokenizer: Tokenizer, call: Rendering, written: Sequence[int]) -> Asking[str]:
-    """The written part of a call; cut from its text, since detokenizing a part may lose its first space."""
-    ending = yield from tokenizer.text(call.ids[len(written) :])
-    return call.text.removesuffix(ending)
+def _endings(answers: Sequence[Rendering], followed: bool) -> tuple[int, ...]:
+    """The tokens behind an answer; the first alone where another message follows."""
+    ids = answers[0].ids
+    ends = ids[len(ids) - common_suffix([each.ids for each in answers]) :]
+    return ends[:1] if followed else ends
+
+
+def _written(tokenizer: Tokenizer, call: Rendering, endings: Sequence[int]) -> Asking[str]:
+    """The part of a call that the model writes before it ends its message."""
+    if endings and len((yield from tokenizer.text(endings[:1])).strip()) >= 4 and endings[0] in call.ids:
+        length = call.ids.index(endings[0])
+    else:
+        length = len(call.ids) - common_suffix([call.ids, endings])
+    return call.text.removesuffix((yield from tokenizer.text(call.ids[length:])))

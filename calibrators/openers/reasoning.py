@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calibrators.entry import Mode, Opens
+from calibrators.entry import Mode, NoEntry, Opens
 from calibrators.openers.asks import Ask, Asking, Tokenizer
+from calibrators.openers.candidates import is_dedicated
 from calibrators.openers.parsers import parsers
-from calibrators.openers.renderings import NAMES, QUESTION, THOUGHT, Rendering, tool
+from calibrators.openers.renderings import NAMES, QUESTION, SWITCH, THOUGHT, Rendering, tool
 from calibrators.openers.sequences import common_prefix
 
 MOST = 16
@@ -49,6 +50,9 @@ def reasoning(
     """Find the markers in history, or by the known names in the prompts, and how each mode begins.
 
     `gap` is what history shows between the prompt and the reply, `named` the markers of a known parser.
+
+    Raises:
+        NoEntry: the reasoning ends within a token, so that no ids tell its end.
     """
     tails = {mode: prompt.text.rpartition(QUESTION)[2] for mode, prompt in prompts.items()}
     markers = yield from _rendered(tokenizer, thoughts)
@@ -65,10 +69,11 @@ def reasoning(
             # Spelled in other tokens than history has it: only the reply's first token is sure then.
             opens[mode] = "never" if behind is None else "closed"
             space.update(dict.fromkeys(behind or ()))
-    # A prompt that closes the reasoning when it is switched off shows that the model opens it otherwise.
-    itself = "closed" in opens.values() or (yield from _starts_itself(tokenizer, markers))
-    if itself:
-        opens = {mode: "model" if who == "never" else who for mode, who in opens.items()}
+    # A prompt or a history that closes what nobody opened shows that the model does.
+    itself = "closed" in opens.values() or markers.end in gap
+    for mode, who in opens.items():
+        if who == "never" and (itself or (yield from _starts_itself(tokenizer, markers, mode))):
+            opens[mode] = "model"
     if set(opens.values()) == {"never"}:
         return Reasoning()
     without = frozenset(mode for mode, who in opens.items() if who == "never")
@@ -91,6 +96,8 @@ def _rendered(tokenizer: Tokenizer, thoughts: Sequence[Rendering]) -> Asking[_Ma
         next(at for at in range(len(shared)) if shared[at:][: len(closing)] == closing) + len(closing) :
     ]
     end = (yield from tokenizer.text(closing)).strip()
+    if (yield from _goes_on(tokenizer, thoughts, [ids[len(shared) :] for ids in behind], end)):
+        raise NoEntry(f"what closes the reasoning ends within a token, behind {end!r}")
     for known in parsers():
         if known.thinking[1].strip() == end:
             return _Markers(known.thinking[0].strip(), end, closing, space)
@@ -98,6 +105,20 @@ def _rendered(tokenizer: Tokenizer, thoughts: Sequence[Rendering]) -> Asking[_Ma
     before = yield from _visible(tokenizer, thoughts[0].ids[:at])
     start = (yield from tokenizer.text(before[-1:])).strip()
     return _Markers(start if len(start) >= 4 else "", end, closing, space)
+
+
+def _goes_on(
+    tokenizer: Tokenizer, thoughts: Sequence[Rendering], rests: Sequence[Sequence[int]], end: str
+) -> Asking[bool]:
+    """Whether the closing goes on, as text, in tokens that differ with what follows."""
+    texts = [seen.text.rpartition(THOUGHT)[2] for seen in thoughts]
+    if texts[0][: common_prefix(texts)].strip() == end:
+        return False
+    for ids in rests:
+        # Two markers may begin alike: <|START_TEXT|> and <|START_ACTION|>.
+        if ids and not (yield from is_dedicated(tokenizer, ids[0])):
+            return True
+    return False
 
 
 def _visible(tokenizer: Tokenizer, ids: Sequence[int]) -> Asking[tuple[int, ...]]:
@@ -128,10 +149,12 @@ def _named(
     """Markers that are known by name and stand in one of the texts."""
     common = Counter(each.thinking for each in parsers()).most_common()
     for start, end in [*([named] if named else []), *(pair for pair, _ in common)]:
-        if not end or not any(mark in text for text in texts for mark in (start, end) if mark.strip()):
+        if not end:
             continue
+        shown = any(mark in text for text in texts for mark in (start, end) if mark.strip())
         ids = yield from tokenizer.ids(end.strip())
-        if len(ids) <= MOST:
+        # Unseen, a parser's markers count only where this vocabulary has them.
+        if (shown and len(ids) <= MOST) or ((start, end) == named and len(ids) == 1):
             return _Markers(start.strip(), end.strip(), ids)
     return None
 
@@ -155,9 +178,10 @@ def _behind(
     return tuple(ids[len(rest) :]) if rest[-len(closing) :] == closing else None
 
 
-def _starts_itself(tokenizer: Tokenizer, markers: _Markers) -> Asking[bool]:
+def _starts_itself(tokenizer: Tokenizer, markers: _Markers, mode: Mode) -> Asking[bool]:
     """Whether the model writes the opening marker of its own accord: one greedy token tells."""
-    if not markers.start:
+    start = (yield from tokenizer.ids(markers.start)) if markers.start else ()
+    if len(start) != 1:
         return False
     body = {
         "model": tokenizer.model,
@@ -166,11 +190,10 @@ def _starts_itself(tokenizer: Tokenizer, markers: _Markers) -> Asking[bool]:
         "max_tokens": 1,
         "temperature": 0,
         "return_token_ids": True,
+        **SWITCH[mode],
     }
-    answer = yield Ask("/v1/chat/completions", body)
-    written = first_choice(answer).get("token_ids")
-    start = yield from tokenizer.ids(markers.start)
-    return isinstance(written, list) and bool(written) and written[0] == start[0]
+    written = first_choice((yield Ask("/v1/chat/completions", body))).get("token_ids")
+    return isinstance(written, list) and written[:1] == [start[0]]
 
 
 def first_choice(answer: Mapping[str, object]) -> Mapping[str, object]:

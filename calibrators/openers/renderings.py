@@ -43,12 +43,14 @@ class Renderings:
         answers: answered by each of ANSWERS.
         prompts: waiting for the reply, by how thinking is switched; those that the template takes.
         thoughts: answered after THOUGHT, by an answer and by a call; empty where it is not rendered.
+        followed: whether another message had to follow the reply.
     """
 
     calls: tuple[Rendering, ...]
     answers: tuple[Rendering, ...]
     prompts: Mapping[Mode, Rendering]
     thoughts: tuple[Rendering, ...]
+    followed: bool = False
 
 
 class _Way(NamedTuple):
@@ -71,8 +73,9 @@ _WAYS = (
 
 def tool(name: str) -> dict[str, Any]:
     """A tool's definition in a request."""
-    place = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
-    return {"type": "function", "function": {"name": name, "description": name, "parameters": place}}
+    place = {"type": "string", "description": "where"}
+    parameters = {"type": "object", "properties": {"place": place}, "required": ["place"]}
+    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
 
 
 def render(tokenizer: Tokenizer) -> Asking[Renderings]:
@@ -94,7 +97,7 @@ def render(tokenizer: Tokenizer) -> Asking[Renderings]:
         raise refusal or NoEntry("the chat template renders no call")
     prompts = yield from render_prompts(tokenizer)
     thoughts = yield from _thoughts(tokenizer, way)
-    return Renderings(calls, answers, prompts, thoughts)
+    return Renderings(calls, answers, prompts, thoughts, followed=bool(way.then))
 
 
 def render_prompts(tokenizer: Tokenizer) -> Asking[Mapping[Mode, Rendering]]:

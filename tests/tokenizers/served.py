@@ -35,9 +35,11 @@ class Served:
         self._template = _environment().from_string(template)
         self._special = special
         self.asked = 0
+        self.asked_model = False
 
     def __call__(self, ask: Ask) -> Mapping[str, Any]:
         self.asked += 1
+        self.asked_model |= ask.path == "/v1/chat/completions"
         try:
             if ask.path == "/detokenize":
                 return {"prompt": self.vocabulary.decode(ask.body["tokens"])}
