@@ -148,8 +148,10 @@ def _good(flow: Flow) -> Flow:
 
 
 def first_logprobs(reply: Reply) -> bool:
-    """Settled once the first token's log-probabilities have come."""
-    return bool(reply.first.logprobs) or reply.ended or reply.error is not None
+    """Settled once the first token's log-probabilities have come, or the token without them."""
+    first = reply.first
+    begun = first.logprobs or first.content or first.reasoning or first.calls
+    return bool(begun) or reply.ended or reply.error is not None
 
 
 def entering(position: Position, tokens: frozenset[int | str], b: float, sampling: Sampling) -> Entering:
