@@ -27,6 +27,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.curve:curve",
         "Compare the entry probability over the bias with its formula.",
     ),
+    "entry": Subcommand(
+        "bench.entry:entry",
+        "Find and verify a model's tool-entry tokens from the server alone.",
+    ),
     "overhead": Subcommand(
         "bench.overhead.command:overhead",
         "Measure the proxy's own cost on a canned upstream.",

@@ -67,7 +67,8 @@ def _by_choice(tokenizer: Tokenizer, found: Found) -> Asking[_Trial]:
         return _Trial(None, "the server shows no token ids (return_token_ids)")
     if first not in entry.tokens:
         shown = yield from tokenizer.text(entry.tokens[:1])
-        if shown.strip() and found.call.lstrip().startswith(shown.strip()):
+        # A marker's own token may be out of a grammar's reach, its text is not.
+        if not entry.shared and shown.strip() and found.call.lstrip().startswith(shown.strip()):
             return _Trial(
                 None, f"the forced call began with token {first}: the grammar can't write {shown!r}"
             )
