@@ -34,8 +34,8 @@ MAX_QUESTION, MAX_TOOL, MAX_PROMPT = 600, 700, 1500
 # Families of this size can't be spread over splits, and held out they'd rule the figures.
 LARGEST_HELD_OUT = 40
 CAPS = {
-    "validation": {"call": 150, "refuse": 120, "ask": 20, "pairs": 100},
-    "test": {"call": 400, "refuse": 300, "ask": 50, "pairs": 240},
+    "validation": {"call": 90, "refuse": 80, "ask": 14, "pairs": 60},
+    "test": {"call": 220, "refuse": 220, "ask": 36, "pairs": 110},
 }
 PAIRED = ("swapped", "tool_removed", "parameter_removed", "harmless_cut")
 # Grammatical cuts weigh more than vague phrases, which betray themselves.
@@ -288,9 +288,9 @@ class Forest(_Bench):
         ]
         branch = _branch(question, None, "call", kind)
         branch["messages"][-1]["tool_calls"] = calls
-        # Half of the calls teach the decision and the name only: arguments cost the most tokens.
-        branch["whole"] = kind == "asked" and random.random() < 0.5
-        if branch["whole"] and len(gold) == 1 and random.random() < 0.3:
+        # Most calls teach the decision and the name only: arguments cost the most tokens.
+        branch["whole"] = kind == "asked" and random.random() < 0.3
+        if branch["whole"] and len(gold) == 1 and random.random() < 0.4:
             # After a result the model must also learn to halt.
             result = {"role": "tool", "content": random.choice(self.replies["results"])}
             said = random.choice(self.replies["confirm"]).format(tool=gold[0].name)
@@ -332,7 +332,8 @@ class HeldOut(_Bench):
         for item in self.items:
             if item.source == "when2call":
                 self._keep(chosen, item, "when2call")
-        singles = [item for item in self.shown if len(item.gold) == 1 and item in natural]
+        # Pairs are made from the decisions' own call items, which are scored anyway.
+        singles = [item for item in self.shown if len(item.gold) == 1 and item.id in chosen]
         cut = {item.id: missing_cuts(item) for item in singles}
         withheld = [item for item in singles if cut[item.id]]
         for item in self._sample(withheld, self.caps["ask"]):
@@ -475,8 +476,13 @@ def main() -> None:
     except (source.SourceError, OSError) as error:
         raise SystemExit(f"lab data: {error}") from None
     built = build(items, options.seed, extra)
-    hashes = write(options.out or options.cache / "data", built)
-    print(json.dumps({"seed": options.seed, **summary(built), "sha256": hashes}, indent=2))
+    out = options.out or options.cache / "data"
+    used = hashlib.sha256(options.when2call.read_bytes()).hexdigest() if options.when2call else None
+    manifest = {"seed": options.seed, "bfcl_eval": source.BFCL_VERSION, "when2call": used}
+    manifest |= {**summary(built), "sha256": write(out, built)}
+    text = json.dumps(manifest, indent=2)
+    (out / "manifest.json").write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ the weight once a step and each map stays one product forward and one backward; 
 form costs a third more time. Only the format is PEFT's: its loaders and vLLM's read the files.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,11 +111,3 @@ def additions(folder: Path) -> Iterator[tuple[str, Callable[[torch.Tensor], torc
         b = tensors[key.replace("lora_A", "lora_B")].float()
         name = key.removeprefix(_PREFIX).replace(".lora_A.weight", ".weight")
         yield name, lambda weight, a=a, b=b: weight + scale * (b @ a)  # type: ignore[misc]
-
-
-def digest(folder: Path) -> str:
-    """SHA-256 over the adapter's two files; what records and markers name it by."""
-    sha = hashlib.sha256()
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        sha.update((folder / name).read_bytes())
-    return sha.hexdigest()

@@ -46,12 +46,20 @@ def ensure(out: Path = MERGED, adapter: Path = ADAPTER, base: Path = checkpoint.
     return out
 
 
+def digest(folder: Path) -> str:
+    """SHA-256 over the adapter's two files; what records and markers name it by."""
+    sha = hashlib.sha256()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        sha.update((folder / name).read_bytes())
+    return sha.hexdigest()
+
+
 def _recipe(base: Path, adapter: Path) -> str:
     """Hash all that determines the folder: the base's own recipe, the adapter, this module."""
-    digest = hashlib.sha256((base / checkpoint.MARKER).read_bytes())
+    sha = hashlib.sha256((base / checkpoint.MARKER).read_bytes())
     for path in (*sorted(adapter.glob("adapter_*")), Path(__file__)):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+        sha.update(hashlib.sha256(path.read_bytes()).digest())
+    return sha.hexdigest()
 
 
 def _is_current(out: Path, recipe: str) -> bool:
@@ -79,7 +87,7 @@ def _build(base: Path, adapter: Path, out: Path, recipe: str) -> None:
             weights[name] = add(weights[name]).contiguous()
         save_file(weights, scratch / _WEIGHTS, metadata={"format": "pt"})
         (scratch / _WEIGHTS).chmod(0o644)
-        marker = {"recipe": recipe, "adapter": lora.digest(adapter)}
+        marker = {"recipe": recipe, "adapter": digest(adapter)}
         (scratch / checkpoint.MARKER).write_text(json.dumps(marker) + "\n")
         if out.exists():
             shutil.rmtree(out)

@@ -11,25 +11,30 @@ import argparse
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing
 from torch.nn.functional import cross_entropy, softplus
 
-from bench.lab import lora
+from bench.lab import lora, merge
 from bench.lab.source import Json
-from bench.lab.trees import ENTRY, Branch, Rows, Tree, batches, encode, logits, margins
+from bench.lab.trees import ENTRY, Branch, Rows, Tree, encode, logits, margins
 
 RANK, ALPHA = 16, 32.0
 LAYERS = range(8, 30)
 # Replies are cut here: whole ones, and those that teach the decision and the tool's name only.
-LONGEST_REPLY, LONGEST_NAME = 64, 16
-LONGEST_TREE = 700
+LONGEST_REPLY, LONGEST_NAME = 64, 12
+LONGEST_TREE = 420
+# A short memory of squares: after warm-up the decision's gradient grows tenfold within a few steps.
+BETAS = (0.9, 0.99)
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,8 @@ class Recipe:
 
     data: str
     seed: int
-    trees_per_step: int = 5
-    rate: float = 8e-4
+    trees_per_step: int = 6
+    rate: float = 5e-4
     warmup: int = 10
     decision_weight: float = 2.0
     order_weight: float = 1.0
@@ -53,7 +58,8 @@ class Trainer:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         torch.manual_seed(recipe.seed)
-        self.recipe, self.steps, self.step_number = recipe, steps, 0
+        self.recipe, self.steps = recipe, steps
+        self.step_number = self.cursor = 0
         self.tokenizer = AutoTokenizer.from_pretrained(base)
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.head = model.lm_head.weight
@@ -62,27 +68,27 @@ class Trainer:
         # Weights are named as in the whole checkpoint, so attach under it.
         self.adapted = lora.attach(model, LAYERS, RANK, ALPHA)
         self.parameters = [p for module in self.adapted.values() for p in (module.a, module.b)]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=recipe.rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=recipe.rate, betas=BETAS, weight_decay=0.0)
         self.rows = ordered(trees, recipe.seed)
 
     def step(self) -> Json:
         """One optimizer step over the next trees; returns its figures."""
         for module in self.adapted.values():
             module.fold()
-        size = self.recipe.trees_per_step
-        start = self.step_number * size
-        picked = [self.rows[i % len(self.rows)] for i in range(start, start + size)]
-        trees = [tree for row in picked if (tree := self._tree(row)).length <= LONGEST_TREE]
+        trees = self._next(self.recipe.trees_per_step)
         tokens = sum(stop - begin for t in trees for b in t.branches for begin, stop in b.replies)
         branches = sum(len(tree.branches) for tree in trees)
         pairs = max(1, sum(sum(t.labels) * (len(t.labels) - sum(t.labels)) for t in trees))
         totals = torch.zeros(3)
-        for group in batches(trees, budget=1000):
-            parts = self._losses([trees[i] for i in group])
+        weights = torch.tensor([1.0, self.recipe.decision_weight, self.recipe.order_weight])
+        own = share(trees, dist.get_world_size())[dist.get_rank()]
+        for tree in own:
+            # One row at a time: on a single thread a wider product gains less than padding costs.
+            parts = self._losses([tree])
             means = parts / torch.tensor([tokens, branches, pairs])
-            weights = torch.tensor([1.0, self.recipe.decision_weight, self.recipe.order_weight])
             (means * weights).sum().backward()
             totals += means.detach()
+        self._add_up(totals)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for settings in self.optimizer.param_groups:
             settings["lr"] = self.recipe.rate * schedule(self.step_number, self.steps, self.recipe.warmup)
@@ -98,6 +104,30 @@ class Trainer:
             "norm": round(float(norm), 3),
             "tokens": sum(tree.length for tree in trees),
         }
+
+    def _next(self, count: int) -> list[Tree]:
+        """The next trees in order that aren't too long, round and round."""
+        trees: list[Tree] = []
+        while len(trees) < count:
+            tree = self._tree(self.rows[self.cursor % len(self.rows)])
+            self.cursor += 1
+            if tree.length <= LONGEST_TREE:
+                trees.append(tree)
+        return trees
+
+    def _add_up(self, totals: torch.Tensor) -> None:
+        """Sum gradients and figures over all processes, in place."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self.parameters]
+        flat = torch.cat([totals, *(gradient.flatten() for gradient in gradients)])
+        dist.all_reduce(flat)
+        totals.copy_(flat[:3])
+        start = 3
+        for gradient in gradients:
+            gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
+            start += gradient.numel()
 
     def _tree(self, row: Json) -> Tree:
         branches = []
@@ -128,17 +158,26 @@ class Trainer:
         """All that a resumed run needs."""
         return {
             "step": self.step_number,
+            "cursor": self.cursor,
             "adapter": [parameter.detach() for parameter in self.parameters],
             "optimizer": self.optimizer.state_dict(),
         }
 
     def restore(self, state: Json) -> None:
         """Take a state up again."""
-        self.step_number = state["step"]
+        self.step_number, self.cursor = state["step"], state["cursor"]
         with torch.no_grad():
             for parameter, value in zip(self.parameters, state["adapter"], strict=True):
                 parameter.copy_(value)
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def share(trees: Sequence[Tree], parts: int) -> list[list[Tree]]:
+    """The trees in `parts` lists of about the same number of tokens."""
+    lists: list[list[Tree]] = [[] for _ in range(parts)]
+    for tree in sorted(trees, key=lambda tree: -tree.length):
+        min(lists, key=lambda one: sum(t.length for t in one)).append(tree)
+    return lists
 
 
 def ordered(trees: list[Json], seed: int) -> list[Json]:
@@ -163,29 +202,57 @@ def schedule(step: int, steps: int, warmup: int) -> float:
 
 
 def train(trainer: Trainer, out: Path, guard: str, every: int) -> None:
-    """Run to the last step, with a checkpoint every `every` steps and a line of progress."""
+    """Run to the last step; the first process keeps checkpoints and prints progress."""
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        if state["guard"] != guard:
-            raise SystemExit(f"lab train: {out} holds a run of another recipe; use another --out")
-        trainer.restore(state["trainer"])
-        print(f"resuming at step {trainer.step_number}")
+        trainer.restore(torch.load(checkpoint, weights_only=True)["trainer"])
+    leads = dist.get_rank() == 0
     began, first = time.monotonic(), trainer.step_number
-    log = (out / "steps.jsonl").open("a", encoding="utf-8")
-    with log:
-        while trainer.step_number < trainer.steps:
-            figures = trainer.step()
-            log.write(json.dumps(figures) + "\n")
-            log.flush()
-            done = trainer.step_number - first
-            left = (time.monotonic() - began) / done * (trainer.steps - trainer.step_number)
-            print(f"{json.dumps(figures)} of {trainer.steps}, {left / 60:.0f} min left", flush=True)
-            if trainer.step_number % every == 0 or trainer.step_number == trainer.steps:
-                partial = checkpoint.with_suffix(".part")
-                torch.save({"guard": guard, "trainer": trainer.state()}, partial)
-                partial.replace(checkpoint)
-                lora.save(out / "adapter", trainer.adapted, LAYERS, RANK, ALPHA)
+    while trainer.step_number < trainer.steps:
+        figures = trainer.step()
+        if not leads:
+            continue
+        passed = time.monotonic() - began
+        with (out / "steps.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps({**figures, "seconds": round(passed, 1)}) + "\n")
+        left = passed / (trainer.step_number - first) * (trainer.steps - trainer.step_number)
+        print(f"{json.dumps(figures)} of {trainer.steps}, {left / 60:.0f} min left", flush=True)
+        if trainer.step_number % every == 0 or trainer.step_number == trainer.steps:
+            partial = checkpoint.with_suffix(".part")
+            torch.save({"guard": guard, "trainer": trainer.state()}, partial)
+            partial.replace(checkpoint)
+            lora.save(out / "adapter", trainer.adapted, LAYERS, RANK, ALPHA)
+            write_recipe(out, trainer)
+
+
+def write_recipe(out: Path, trainer: Trainer) -> None:
+    """Put what made the adapter beside it."""
+    document = {
+        **asdict(trainer.recipe),
+        "steps": trainer.step_number,
+        "rank": RANK,
+        "alpha": ALPHA,
+        "layers": [LAYERS.start, LAYERS.stop],
+        "versions": {name: version(name) for name in ("torch", "transformers")},
+        "adapter": merge.digest(out / "adapter"),
+    }
+    text = json.dumps(document, indent=2) + "\n"
+    (out / "adapter" / "recipe.json").write_text(text, encoding="utf-8")
+
+
+def work(rank: int, options: argparse.Namespace, recipe: Recipe, store: str) -> None:
+    """One process of a run."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.processes)
+    trees = [json.loads(line) for line in options.data.read_bytes().splitlines()]
+    trainer = Trainer(options.base, trees, recipe, options.steps)
+    train(trainer, options.out, fingerprint(recipe), options.every)
+    dist.destroy_process_group()
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Names a run: a checkpoint of another one is refused."""
+    return hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()
 
 
 def _shortened(branch: Branch, longest: int) -> Branch:
@@ -200,22 +267,25 @@ def main() -> None:
     """Train the adapter, or go on where an earlier run was stopped."""
     parser = argparse.ArgumentParser(prog="bench.lab.train", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=380)
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--base", type=Path, default=Path(".cache/lab/base"))
     parser.add_argument("--data", type=Path, default=Path(".cache/lab/data/train.jsonl"))
     parser.add_argument("--out", type=Path, default=Path(".cache/lab/train"))
     options = parser.parse_args()
     if not options.data.exists():
         raise SystemExit(f"lab train: no {options.data}; run python -m bench.lab.data first")
-    torch.set_num_threads(options.threads)
-    text = options.data.read_bytes()
-    recipe = Recipe(data=hashlib.sha256(text).hexdigest(), seed=options.seed)
-    guard = hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()
-    trees: list[Any] = [json.loads(line) for line in text.splitlines()]
+    data = hashlib.sha256(options.data.read_bytes()).hexdigest()
+    recipe = Recipe(data=data, seed=options.seed)
     options.out.mkdir(parents=True, exist_ok=True)
-    train(Trainer(options.base, trees, recipe, options.steps), options.out, guard, options.every)
+    checkpoint = options.out / "checkpoint.pt"
+    if checkpoint.exists():
+        if torch.load(checkpoint, weights_only=True)["guard"] != fingerprint(recipe):
+            raise SystemExit(f"lab train: {options.out} holds a run of another recipe; use another --out")
+        print("resuming from the last checkpoint", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(work, (options, recipe, f"{folder}/store"), nprocs=options.processes)
 
 
 if __name__ == "__main__":
