@@ -124,6 +124,12 @@ def map_objects(raw: str, change: Callable[[Body], Body]) -> str:
     return raw if changed == elements else "[" + ",".join(changed) + "]"
 
 
+def cut_array(raw: str, count: int) -> str:
+    """A raw JSON array without what comes after its first `count` elements; other JSON as it is."""
+    elements = _elements(raw)
+    return raw if len(elements) <= count else "[" + ",".join(elements[:count]) + "]"
+
+
 def _elements(raw: str) -> list[str]:
     """The raw elements of an array; none for any other JSON."""
     elements: list[str] = []

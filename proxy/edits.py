@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrators.body import Body, NotAnObject, dumped, map_objects
+from calibrators.body import Body, NotAnObject, cut_array, dumped, map_objects
 from calibrators.reply import Reply
 from calibrators.sse import Event
 from proxy.selection import Named
@@ -42,20 +42,21 @@ class HideLogprobs:
         )
 
     def _in_choice(self, choice: Body) -> Body:
-        shown = choice.fields.get("logprobs")
-        if not isinstance(shown, Mapping):
+        if not isinstance(choice.fields.get("logprobs"), Mapping):
             return choice
         if self.keep is None:
             return choice.with_raw(logprobs="null")
-        content = shown.get("content")
-        if not isinstance(content, list):
+        shown = Body.parse(choice.raw("logprobs") or "{}")
+        content = shown.raw("content")
+        if content is None:
             return choice
-        return choice.with_json(logprobs={**shown, "content": [self._trimmed(entry) for entry in content]})
+        return choice.with_raw(logprobs=shown.with_raw(content=map_objects(content, self._in_entry)).render())
 
-    def _trimmed(self, entry: Any) -> Any:
-        if not isinstance(entry, dict) or not isinstance(entry.get("top_logprobs"), list):
+    def _in_entry(self, entry: Body) -> Body:
+        listed = entry.raw("top_logprobs")
+        if listed is None or self.keep is None:
             return entry
-        return {**entry, "top_logprobs": entry["top_logprobs"][: self.keep]}
+        return entry.with_raw(top_logprobs=cut_array(listed, self.keep))
 
 
 def _is_bare(choice: Any) -> bool:

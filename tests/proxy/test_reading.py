@@ -175,6 +175,30 @@ async def test_a_client_that_asked_for_fewer_alternatives_sees_as_many(
         assert (await proxy.records(1))[0]["entry_probability"] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("logprobs", "left"),
+    [
+        (
+            b'{"content": [{"token":"a","logprob":-1e-7, "top_logprobs":[{"logprob":-1e-7}, {}]}]}',
+            b'{"content": [{"token":"a","logprob":-1e-7, "top_logprobs":[{"logprob":-1e-7}]}]}',
+        ),
+        (b'{"content" : null}', b'{"content" : null}'),
+        (b'{"tokens":[1.10]}', b'{"tokens":[1.10]}'),
+        (b'{"content":[{"top_logprobs":null}, 7]}', b'{"content":[{"top_logprobs":null}, 7]}'),
+    ],
+)
+async def test_the_log_probabilities_that_stay_are_the_servers_own_bytes(
+    tmp_path: Path, logprobs: bytes, left: bytes
+) -> None:
+    script = Reply(body=reply(None).body.replace(b'"logprobs":null', b'"logprobs":' + logprobs))
+    async with (
+        Upstream([script]) as upstream,
+        seam(tmp_path, upstream.url, BY_LIST, [PLAIN]) as proxy,
+    ):
+        answer = await proxy.chat(calibration="plain", tools=TOOLS, logprobs=True, top_logprobs=1)
+        assert answer.body == upstream.last_body.replace(logprobs, left)
+
+
 async def test_a_client_that_asked_for_more_alternatives_gets_its_reply_as_it_came(tmp_path: Path) -> None:
     async with (
         Upstream([reply(ANSWERING)]) as upstream,
