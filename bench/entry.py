@@ -13,7 +13,7 @@ from bench.errors import CheckFailed, InputError, ServerUnreachable
 from bench.options import Shared, shared_options
 from bench.runs import Plan, RunFolder
 from calibrators.entry import Entry, NoEntry
-from calibrators.openers import find, verified
+from calibrators.openers import Hint, find, verified
 from proxy import config
 from proxy.errors import HttpError
 from proxy.probe import drive, glance
@@ -101,7 +101,7 @@ async def _model(
     """One model's record: the entry or the reason, and the profile's block."""
     upstream = _upstream(url, api_key_env)
     try:
-        found = await drive(find(name, parser, openers), upstream)
+        found = await drive(find(name, Hint(parser, tuple(openers))), upstream)
         entry = await drive(verified(name, found, facts.processor is not None), upstream)
     except NoEntry as error:
         return {"entry": None, "reason": str(error), "verified": None, "profile": None}

@@ -7,10 +7,10 @@ from typing import Any
 
 from proxy.errors import HttpError
 from proxy.plan import is_stale, plan
-from proxy.probe import probe
+from proxy.probe import hints_of, probe
 from proxy.profiles import Profile
 from proxy.runtime import Settings
-from proxy.upstream import Upstream
+from proxy.upstream import ModelFacts, Upstream
 
 
 @dataclass(slots=True)
@@ -29,8 +29,9 @@ class Findings:
 async def check(settings: Settings) -> Findings:
     """Probe every upstream and try every profile on the model that it is for."""
     findings = Findings()
+    hints = hints_of(settings.profiles.values())
     for upstream in settings.upstreams.values():
-        upstream.facts = await probe(upstream)
+        upstream.facts = await probe(upstream, hints)
         _show_upstream(upstream, findings)
     for profile in settings.profiles.values():
         await _check_profile(profile, settings, findings)
@@ -51,13 +52,23 @@ def _show_upstream(upstream: Upstream, findings: Findings) -> None:
         shown = f"{told.get('name')} {told.get('version')}" if told else "not loaded: no bias by `processor`"
         findings.rows.append(("", "processor", shown))
     for name, model in facts.models.items():
-        entry = model.entry
-        found = (
-            f"entry {list(entry.tokens)} {entry.text!r}, fingerprint {entry.fingerprint}" if entry else None
-        )
-        findings.rows.append(
-            ("", f"model {name}", found or f"no entry tokens: {model.no_entry or 'not probed'}")
-        )
+        _show_entry(f"model {name}", model, findings)
+        for hint, hinted in model.hinted.items():
+            _show_entry(f"model {name}, parser {hint.parser or 'unset'}", hinted, findings)
+
+
+def _show_entry(name: str, model: ModelFacts, findings: Findings) -> None:
+    entry = model.entry
+    if entry is None:
+        findings.rows.append(("", name, f"no entry tokens: {model.no_entry or 'not probed'}"))
+        return
+    found = f"entry {list(entry.tokens)} {entry.text!r} by {entry.source}, scope {entry.scope}"
+    findings.rows.append(("", name, f"{found}, fingerprint {entry.fingerprint}"))
+    findings.rows.append(("", "verified", "yes" if entry.verified else f"not: {entry.note or 'not tried'}"))
+    if entry.after:
+        findings.rows.append(("", "reasoning", f"closed by {list(entry.after)}, opened by {entry.thinking}"))
+    if entry.shared:
+        findings.rows.append(("", "shared", "the tokens begin other text too: p is an upper bound"))
 
 
 async def _check_profile(profile: Profile, settings: Settings, findings: Findings) -> None:

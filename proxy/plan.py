@@ -131,22 +131,28 @@ def reading_of(config: Config, facts: Facts) -> How | By | None:
 
 def is_stale(profile: Profile, facts: ModelFacts | None) -> bool:
     """Whether a profile was made for another tokenizer or chat template than the served one."""
-    if profile.fingerprint is None or facts is None or facts.entry is None:
+    entry = facts.under(profile.entry.hint).entry if facts else None
+    if profile.fingerprint is None or entry is None:
         return False
-    return facts.entry.fingerprint is not None and facts.entry.fingerprint != profile.fingerprint
+    return entry.fingerprint is not None and entry.fingerprint != profile.fingerprint
 
 
 def _entry(profile: Profile, model: str | None, facts: Facts) -> Entry | Skip:
     if profile.entry.tokens:
         # Named by the operator, who then also answers for what else these tokens open.
         return Entry(
-            profile.entry.tokens, text=profile.entry.text, scope="everywhere", after=profile.entry.after
+            profile.entry.tokens,
+            text=profile.entry.text,
+            scope="everywhere",
+            after=profile.entry.after,
+            space=profile.entry.space,
         )
     if reason := _not_probed(facts):
         return reason
     found = facts.models.get(model or "")
     if found is None:
         return Skip("no_entry", "no entry tokens are known for this model; name them in the profile")
+    found = found.under(profile.entry.hint)
     return found.entry or Skip("no_entry", found.no_entry or "no entry tokens were found")
 
 

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from calibrators.entry import NoEntry
-from calibrators.openers import Asking, find, verified
+from calibrators.openers import Asking, Hint, settled
 from proxy.errors import HttpError
+from proxy.profiles import Profile
 from proxy.upstream import Facts, ModelFacts, Upstream, model_names
 
 T = TypeVar("T")
@@ -21,7 +24,20 @@ HANDSHAKE = "seam-processor "
 """How our processor's answer to `seam_hello` begins (calibrators/processor.py)."""
 
 
-async def watch(upstream: Upstream) -> None:
+Hints = Mapping[Hint, frozenset[str | None]]
+"""What discovery may fall back to, each with the models that it is for (None: any)."""
+
+
+def hints_of(profiles: Iterable[Profile]) -> Hints:
+    """The fallbacks that profiles name."""
+    found: dict[Hint, frozenset[str | None]] = {}
+    for profile in profiles:
+        if any(hint := profile.entry.hint):
+            found[hint] = found.get(hint, frozenset()) | {profile.model}
+    return found
+
+
+async def watch(upstream: Upstream, hints: Hints = MappingProxyType({})) -> None:
     """Keep an upstream's facts true: probe it until it answers, and again when it has changed."""
     while True:
         before = upstream.facts
@@ -30,10 +46,26 @@ async def watch(upstream: Upstream) -> None:
             if before.problem != seen.problem:
                 logger.warning("upstream %s: %s", upstream.name, seen.problem)
             upstream.facts = seen
-        elif before.problem is not None or before.kind is None or _identity(before) != _identity(seen):
-            upstream.facts = await probe(upstream)
+        elif _is_news(before, seen) or not _covers(before, hints):
+            upstream.facts = await probe(upstream, hints)
             logger.info("upstream %s: %s", upstream.name, summary(upstream.facts))
         await asyncio.sleep(RETRY_SECONDS if upstream.facts.problem else CHECK_SECONDS)
+
+
+def _is_news(before: Facts, seen: Facts) -> bool:
+    return before.problem is not None or before.kind is None or _identity(before) != _identity(seen)
+
+
+def _covers(facts: Facts, hints: Hints) -> bool:
+    """Whether every fallback has been tried on its models; a reloaded profile may name a new one."""
+    if facts.kind != "vllm":
+        return True
+    return all(
+        hint in model.hinted
+        for name, model in facts.models.items()
+        for hint, models in hints.items()
+        if models & {name, None}
+    )
 
 
 def _identity(facts: Facts) -> tuple[str | None, frozenset[str], str]:
@@ -76,13 +108,15 @@ async def glance(upstream: Upstream) -> Facts:
         return Facts(problem=error.message)
 
 
-async def probe(upstream: Upstream) -> Facts:
+async def probe(upstream: Upstream, hints: Hints = MappingProxyType({})) -> Facts:
     """Everything: what `glance` sees and the entry tokens of each model."""
     facts = await glance(upstream)
     if facts.kind != "vllm":
         return facts
     try:
-        models = {name: await _model(upstream, name, facts.processor is not None) for name in facts.models}
+        models = {
+            name: await _model(upstream, name, hints, facts.processor is not None) for name in facts.models
+        }
     except HttpError as error:
         return Facts(problem=error.message)
     return Facts(facts.kind, facts.version, models, facts.processor)
@@ -111,10 +145,19 @@ async def _processor(upstream: Upstream, model: str) -> Mapping[str, Any] | None
     return told if isinstance(told, dict) else None
 
 
-async def _model(upstream: Upstream, name: str, processor: bool) -> ModelFacts:
+async def _model(upstream: Upstream, name: str, hints: Hints, processor: bool) -> ModelFacts:
+    shown = await _entry(upstream, name, Hint(), processor)
+    hinted = {
+        hint: await _entry(upstream, name, hint, processor)
+        for hint, models in hints.items()
+        if models & {name, None}
+    }
+    return replace(shown, hinted=hinted)
+
+
+async def _entry(upstream: Upstream, name: str, hint: Hint, processor: bool) -> ModelFacts:
     try:
-        found = await drive(find(name), upstream)
-        return ModelFacts(entry=await drive(verified(name, found, processor), upstream))
+        return ModelFacts(entry=await drive(settled(name, hint, processor), upstream))
     except NoEntry as error:
         return ModelFacts(no_entry=str(error))
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from calibrators.bias import LIMIT, Apply
 from calibrators.entry import Scope
+from calibrators.openers import Hint
+from calibrators.openers.parsers import parser
 from proxy.config import Section, explain, parsed
 from proxy.errors import ConfigError
 
@@ -17,6 +19,10 @@ RESERVED = ("off", "inline")
 
 Nats = Annotated[float, Field(ge=-LIMIT, le=LIMIT, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+def _known_parser(name: str) -> str:
+    return parser(name).name
 
 
 class EntrySetting(Section):
@@ -28,10 +34,21 @@ class EntrySetting(Section):
     """Token ids of the entry set E."""
     text: str = ""
     """The opener, for servers that show log-probabilities by text and not by id."""
+    parser: Annotated[str, AfterValidator(_known_parser)] | None = None
+    """vLLM's tool parser, to fall back to what is known of its opener where the server does not show one."""
+    strings: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=8)] = ()
+    """Openers as text, to fall back to; the server tokenizes them."""
     after: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=16)] = ()
     """Token ids that close the reasoning, where the decision comes after it."""
+    space: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=128)] = ()
+    """Token ids of whitespace alone, which leave the decision open."""
     scope: Scope = "decision"
     """Where the bias acts; `everywhere` also on calls that come later in a reply."""
+
+    @property
+    def hint(self) -> Hint:
+        """What discovery falls back to."""
+        return Hint(self.parser, self.strings)
 
 
 def _bias(value: Any) -> Any:

@@ -13,7 +13,7 @@ from proxy.config import Config, load
 from proxy.errors import ConfigError
 from proxy.metrics import Metrics
 from proxy.plan import is_stale
-from proxy.probe import watch
+from proxy.probe import hints_of, watch
 from proxy.profiles import Profile, read_profiles
 from proxy.runtime import Runtime, Settings
 from proxy.selection import OFF
@@ -90,8 +90,9 @@ class Reloader:
     def _watch_upstreams(self) -> None:
         for task in self._watches.values():
             task.cancel()
+        hints = hints_of(self._runtime.settings.profiles.values())
         self._watches = {
-            name: asyncio.create_task(watch(upstream))
+            name: asyncio.create_task(watch(upstream, hints))
             for name, upstream in self._runtime.settings.upstreams.items()
             if upstream.settings.kind != "openai"
         }

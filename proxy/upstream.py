@@ -5,14 +5,16 @@ import os
 import ssl
 import time
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
 from calibrators.entry import Entry
+from calibrators.openers import Hint
 from proxy import config
+from proxy.connections import Address, Pool, Response
 from proxy.errors import TimedOut, Unreachable
 from proxy.headers import Headers
 
@@ -24,10 +26,18 @@ RELIST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the server told of one of its models: its entry tokens, or why there are none."""
+    """What the server told of one of its models: its entry tokens, or why there are none.
+
+    `hinted` has the same for what profiles tell discovery to fall back to.
+    """
 
     entry: Entry | None = None
     no_entry: str | None = None
+    hinted: Mapping[Hint, "ModelFacts"] = field(default_factory=dict)
+
+    def under(self, hint: Hint) -> "ModelFacts":
+        """What is known with a profile's hint; without it, or before it was tried, what the server shows."""
+        return self.hinted.get(hint, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,75 +70,46 @@ class Upstream:
         self._listed: frozenset[str] = frozenset()
         self._listed_at: float | None = None
         self._base = base_url(settings.url)
-        self._transport = self._connections(settings.connections.keepalive)
-        self._fresh = self._connections(0)
+        where = urlsplit(self._base)
+        tls = _certificates() if where.scheme == "https" else None
+        address = Address(where.hostname or "", where.port or (443 if tls else 80), tls)
+        self._prefix = where.path
+        self._host = address.authority.encode()
         timeouts = settings.timeouts
         # Reads are bounded by the exchange's own clock, which knows a first token from the rest.
-        self._timeout = {"connect": timeouts.connect, "write": timeouts.write, "pool": timeouts.connect}
-        self._url = functools.lru_cache(maxsize=1024)(lambda target: httpx.URL(self._base + target))
-
-    def _connections(self, kept: int) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(
-            verify=_certificates() if self._base.startswith("https:") else False,
+        self._pool = Pool(
+            address,
+            most=settings.connections.max,
+            kept=settings.connections.keepalive,
+            idle_seconds=settings.connections.idle_seconds,
+            connect_seconds=timeouts.connect,
+            write_seconds=timeouts.write,
+        )
+        self._client = httpx.AsyncClient(
+            base_url=self._base,
+            headers={"authorization": f"Bearer {self.api_key}"} if self.api_key else {},
+            timeout=httpx.Timeout(timeouts.total, connect=timeouts.connect, write=timeouts.write),
+            limits=httpx.Limits(keepalive_expiry=settings.connections.idle_seconds),
+            verify=tls or False,
             trust_env=False,  # an upstream is named by the operator; no proxy variable reroutes it
-            limits=httpx.Limits(
-                max_connections=self.settings.connections.max,
-                max_keepalive_connections=kept,
-                keepalive_expiry=self.settings.connections.idle_seconds,
-            ),
         )
 
-    async def send(self, method: str, target: str, headers: Headers, body: bytes) -> httpx.Response:
+    async def send(self, method: str, target: str, headers: Headers, body: bytes) -> Response:
         """Send a request and return the answer with its body unread.
 
-        `target` is path and query as the client wrote them. A request that finds its reused connection closed
-        before any byte of the answer is sent once more, on a new one: servers close idle connections at any
-        time.
+        `target` is path and query as the client wrote them.
 
         Raises:
             Unreachable, TimedOut
         """
-        try:
-            return await self._attempt(self._transport, method, target, headers, body)
-        except _Stale:
-            return await self._attempt(self._fresh, method, target, headers, body)
-
-    async def _attempt(
-        self, transport: httpx.AsyncHTTPTransport, method: str, target: str, headers: Headers, body: bytes
-    ) -> httpx.Response:
-        fresh = False
-        _answered.set(False)
-
-        async def trace(event: str, info: Mapping[str, Any]) -> None:
-            nonlocal fresh
-            if event == "connection.connect_tcp.started":
-                fresh = True
-            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-                _note_reads(info["return_value"])
-
-        request = httpx.Request(
-            method,
-            self._url(target),
-            headers=[*headers, (b"content-length", b"%d" % len(body))] if body else headers,
-            content=body or None,
-            extensions={"timeout": self._timeout, "trace": trace},
-        )
-        try:
-            return await transport.handle_async_request(request)
-        except httpx.ConnectTimeout:
-            raise TimedOut(
-                f"no connection to the upstream within {self._timeout['connect']:g} s (connect)"
-            ) from None
-        except httpx.WriteTimeout:
-            raise TimedOut(f"the upstream took no data for {self._timeout['write']:g} s (write)") from None
-        except httpx.PoolTimeout:
-            raise TimedOut("no free connection to the upstream (connections.max reached)") from None
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
-            if not (fresh or _answered.get() or target.startswith(UNREPEATABLE_PATHS)):
-                raise _Stale from None
-            raise Unreachable(f"the upstream broke the connection: {_words(error)}") from None
-        except httpx.TransportError as error:
-            raise Unreachable(f"the upstream can't be reached: {_words(error)}") from None
+        lines = [f"{method} {self._prefix}{target} HTTP/1.1\r\nhost: ".encode("latin-1"), self._host]
+        for name, value in headers:
+            lines += (b"\r\n", name, b": ", value)
+        if body or method in ("POST", "PUT", "PATCH"):
+            lines.append(b"\r\ncontent-length: %d" % len(body))
+        lines += (b"\r\n\r\n", body)
+        repeatable = not target.startswith(UNREPEATABLE_PATHS)
+        return await self._pool.send(b"".join(lines), bodiless=method == "HEAD", repeatable=repeatable)
 
     async def get_json(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
         """A small request of our own: its status and JSON (None where the answer is none).
@@ -136,21 +117,16 @@ class Upstream:
         Raises:
             Unreachable, TimedOut
         """
-        headers: Headers = [(b"accept", b"application/json")]
-        if body:
-            headers.append((b"content-type", b"application/json"))
-        if self.api_key:
-            headers.append((b"authorization", b"Bearer " + self.api_key.encode()))
-        response = await self.send(method, path, headers, body)
+        headers = {"content-type": "application/json"} if body else {}
         try:
-            await response.aread()
+            response = await self._client.request(method, path, content=body or None, headers=headers)
             return response.status_code, response.json()
+        except httpx.TimeoutException as error:
+            raise TimedOut(f"the upstream did not answer {path} in time: {_words(error)}") from None
+        except httpx.TransportError as error:
+            raise Unreachable(f"the upstream can't be reached: {_words(error)}") from None
         except ValueError:
             return response.status_code, None
-        except httpx.TransportError as error:
-            raise Unreachable(f"the upstream broke off its answer: {_words(error)}") from None
-        finally:
-            await response.aclose()
 
     async def lists(self, model: str) -> bool:
         """Whether the server lists a model of that name; asked of it where the last probe does not know."""
@@ -168,28 +144,8 @@ class Upstream:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._transport.aclose()
-        await self._fresh.aclose()
-
-
-class _Stale(Exception):
-    """A reused connection was closed before it answered."""
-
-
-_answered: ContextVar[bool] = ContextVar("answered", default=False)
-
-
-def _note_reads(stream: Any) -> None:
-    """Make a new connection note in `_answered` that bytes came; httpcore tells of none before a head."""
-    read = stream.read
-
-    async def noting(*limits: Any, **more: Any) -> bytes:
-        data: bytes = await read(*limits, **more)
-        if data:
-            _answered.set(True)
-        return data
-
-    stream.read = noting
+        self._pool.close()
+        await self._client.aclose()
 
 
 @functools.cache

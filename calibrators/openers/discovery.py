@@ -105,7 +105,14 @@ def by_strings(model: str, strings: Sequence[str]) -> Asking[Found]:
     return (yield from _spelled(model, [Spelling(text, named=False) for text in strings], None))
 
 
-def find(model: str, parser_name: str | None = None, strings: Sequence[str] = ()) -> Asking[Found]:
+class Hint(NamedTuple):
+    """What discovery falls back to: a parser of vLLM by name, then openers as text."""
+
+    parser: str | None = None
+    strings: tuple[str, ...] = ()
+
+
+def find(model: str, hint: Hint = Hint()) -> Asking[Found]:  # noqa: B008  (immutable)
     """The entry by the first way that gives one: differencing, the named parser, the user's strings.
 
     A named parser knows which openers exist, the server which ids they have (entry-tokens D12): where
@@ -117,21 +124,29 @@ def find(model: str, parser_name: str | None = None, strings: Sequence[str] = ()
     reasons = []
     try:
         found = yield from by_differencing(model)
-        if parser_name is None or matches(parser(parser_name), found.entry.opener):
+        if hint.parser is None or matches(parser(hint.parser), found.entry.opener):
             return found
-        reasons.append(
-            f"the chat template's opener {found.entry.opener!r} is none of the parser {parser_name}"
-        )
+        reasons.append(f"the template's opener {found.entry.opener!r} is none of the parser {hint.parser}")
     except NoEntry as error:
         reasons.append(str(error))
-    fallbacks = []
-    if parser_name is not None:
-        fallbacks.append(by_parser(model, parser_name))
-    if strings:
-        fallbacks.append(by_strings(model, strings))
-    for fallback in fallbacks:
+    return (yield from fall_back(model, hint, reasons))
+
+
+def fall_back(model: str, hint: Hint, reasons: Sequence[str]) -> Asking[Found]:
+    """The entry by what a hint says, where differencing gives none for these reasons.
+
+    Raises:
+        NoEntry: these reasons, and the hint's own.
+    """
+    reasons = list(reasons)
+    if hint.parser is not None:
         try:
-            return (yield from fallback)
+            return (yield from by_parser(model, hint.parser))
+        except NoEntry as error:
+            reasons.append(str(error))
+    if hint.strings:
+        try:
+            return (yield from by_strings(model, hint.strings))
         except NoEntry as error:
             reasons.append(str(error))
     raise NoEntry("; ".join(reasons))

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from calibrators.entry import Entry
+from calibrators.entry import Entry, NoEntry
 from calibrators.openers.asks import Answer, Ask, Asking, Tokenizer, told
-from calibrators.openers.discovery import Found
+from calibrators.openers.discovery import Found, Hint, fall_back, find
 from calibrators.openers.reasoning import first_choice
 from calibrators.openers.renderings import ARGUMENTS, NAMES, QUESTION, SWITCH, tool
 
@@ -40,6 +40,25 @@ def verified(model: str, found: Found, processor: bool = False) -> Asking[Entry]
         trial = yield from _by_processor(model, found.entry, trial.seen)
     note = "" if trial.passed else trial.seen
     return replace(found.entry, verified=trial.passed, note=note)
+
+
+def settled(model: str, hint: Hint = Hint(), processor: bool = False) -> Asking[Entry]:  # noqa: B008
+    """An entry to act upon: found, and not shown to be wrong by its forced query.
+
+    Raises:
+        NoEntry: none was found, or none of those found stands the query.
+    """
+    entry = yield from verified(model, (yield from find(model, hint)), processor)
+    if entry.verified is not False:
+        return entry
+    reason = f"the opener {entry.opener!r} fails verification: {entry.note}"
+    if entry.source != "differencing":
+        raise NoEntry(reason)
+    found = yield from fall_back(model, hint, [reason])
+    entry = yield from verified(model, found, processor)
+    if entry.verified is False:
+        raise NoEntry(f"{reason}; so does {entry.opener!r}: {entry.note}")
+    return entry
 
 
 def _by_choice(tokenizer: Tokenizer, found: Found) -> Asking[_Trial]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from calibrators.entry import Entry, NoEntry, mode_of
-from calibrators.openers import Ask, answered, by_differencing, by_parser, by_strings, find, for_tools
+from calibrators.openers import Ask, Hint, answered, by_differencing, by_parser, by_strings, find, for_tools
 from tests.tokenizers.served import Served
 from tests.tokenizers.tiny import MARKERS, PROMPT, serving
 
@@ -265,13 +265,13 @@ class TestFallbacks:
 
     def test_a_named_parser_rules_which_opener_there_is(self) -> None:
         server = serving()
-        assert answered(find("m", "hermes"), server).entry.source == "parser hermes"
+        assert answered(find("m", Hint("hermes")), server).entry.source == "parser hermes"
         server = serving('<tool_call>{"name": "{{ name }}"}')
-        assert answered(find("m", "hermes"), server).entry.source == "differencing"
+        assert answered(find("m", Hint("hermes")), server).entry.source == "differencing"
 
     def test_where_nothing_helps_every_reason_is_given(self) -> None:
         with pytest.raises(NoEntry, match=r"drops calls.*; .*header"):
-            answered(find("m", "openai"), serving("(a call)"))
+            answered(find("m", Hint("openai")), serving("(a call)"))
 
 
 class TestFingerprint:
