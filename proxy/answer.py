@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import anyio
-import httpx
 
 from calibrators.dialects import Dialect
 from calibrators.flow import Query, Settled
@@ -16,6 +15,7 @@ from calibrators.reply import Reply
 from calibrators.sse import Event, Splitter
 from proxy import headers as h
 from proxy.config import Timeouts
+from proxy.connections import Response
 from proxy.errors import TimedOut, Unreachable
 
 DECODED_LIMIT = 256 * 2**20
@@ -86,7 +86,7 @@ class Answer:
 
     query: Query
     dialect: Dialect
-    response: httpx.Response
+    response: Response
     clock: Clock
     started: float
     reply: Reply
@@ -99,7 +99,6 @@ class Answer:
     opaque: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
     _pending: list[Piece] = field(default_factory=list)
-    _source: AsyncIterator[bytes] | None = None
     _decoder: Any = None
 
     @classmethod
@@ -107,23 +106,23 @@ class Answer:
         cls,
         query: Query,
         dialect: Dialect,
-        response: httpx.Response,
+        response: Response,
         clock: Clock,
         started: float,
         usage_added: bool,
     ) -> "Answer":
         """Wrap a response whose body has not been read."""
-        kind = response.headers.get("content-type", "")
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        kind = h.get(response.headers, b"content-type") or ""
+        encoding = (h.get(response.headers, b"content-encoding") or "identity").lower()
         answer = cls(
             query,
             dialect,
             response,
             clock,
             started,
-            Reply(response.status_code),
+            Reply(response.status),
             usage_added=usage_added,
-            streamed=kind.startswith("text/event-stream") and response.status_code < 400,
+            streamed=kind.startswith("text/event-stream") and response.status < 400,
         )
         if encoding.encode() not in h.READABLE_ENCODINGS:
             answer.reply.readable, answer.opaque = False, True
@@ -153,10 +152,10 @@ class Answer:
         while rest := await self._next():
             yield rest
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Let the upstream go; an answer that is not at its end is cancelled there."""
         self.seconds = self.seconds or time.perf_counter() - self.started
-        await self.response.aclose()
+        self.response.close()
 
     async def _read_document(self) -> None:
         chunks: list[bytes] = []
@@ -224,16 +223,11 @@ class Answer:
 
     async def _chunk(self) -> bytes | None:
         """The next bytes of the body; None at its end, and where it broke (`broken` then says how)."""
-        if self._source is None:
-            assert isinstance(self.response.stream, httpx.AsyncByteStream)
-            self._source = aiter(self.response.stream)
         waited = time.perf_counter()
         try:
-            return await anext(self._source)
-        except StopAsyncIteration:
-            return None
-        except httpx.TransportError as error:
-            self.broken = Unreachable(f"the upstream broke off its answer: {error or type(error).__name__}")
+            return await self.response.piece()
+        except Unreachable as error:
+            self.broken = error
             return None
         finally:
             self.clock.upstream_seconds += time.perf_counter() - waited

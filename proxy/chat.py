@@ -80,7 +80,7 @@ async def serve_calibrated(
         sitting.outcome = "error"  # the proxy stops, and the reply is broken off
         raise
     finally:
-        await exchange.aclose()
+        exchange.close()
         if sitting.outcome == "ok":
             await _read_beside(sitting, upstream)
         record(runtime, sitting, exchange.answers, served)
@@ -219,7 +219,7 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
 def _reply_headers(served: Answer, sitting: Sitting, edited: bool) -> h.Headers:
     """The upstream's end-to-end headers and our own; the length is that of what is really sent."""
     without = {b"content-length"} | ({b"content-encoding"} if edited else set())
-    headers = h.end_to_end(served.response.headers.raw, frozenset(without))
+    headers = h.end_to_end(served.response.headers, frozenset(without))
     own = _own_headers(sitting)
     if h.get(headers, b"x-request-id") is not None:
         own = [(key, value) for key, value in own if key != b"x-request-id"]

@@ -54,7 +54,7 @@ class Exchange:
         served = next(answer for answer in self.answers if answer.reply is step)
         for answer in self.answers:
             if answer is not served:
-                await answer.aclose()
+                answer.close()
         return served
 
     async def ask(self, query: Query) -> Answer:
@@ -84,10 +84,10 @@ class Exchange:
             return body, False  # the upstream's to refuse
         return body.with_raw(stream_options=raw), True
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Cancel whatever is still open."""
         for answer in self.answers:
-            await answer.aclose()
+            answer.close()
 
 
 def _advance(generator_step: Callable[[], Query]) -> Query | Reply:

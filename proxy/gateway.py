@@ -6,14 +6,13 @@ import time
 import uuid
 from urllib.parse import unquote
 
-import httpx
-
 from calibrators.dialects import DIALECTS
 from proxy import headers as h
 from proxy.answer import Clock
 from proxy.chat import Incoming, parse_body, serve_calibrated
 from proxy.client import Client, ClientGone, Receive, Scope, Send
-from proxy.errors import BadSelection, Busy, HttpError, NotForwarded, Unreachable
+from proxy.connections import Response
+from proxy.errors import BadSelection, Busy, HttpError, NotForwarded
 from proxy.metrics import OTHER
 from proxy.runtime import Runtime
 from proxy.selection import OFF
@@ -95,33 +94,30 @@ class Gateway:
         upstream = self._runtime.settings.upstream_of(None)
         headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=False)
         clock = Clock(upstream.settings.timeouts)
-        response: httpx.Response | None = None
+        response: Response | None = None
         try:
             with clock.scope:
                 async with client.attended(clock.scope):
                     response = await upstream.send(request.method, request.target, headers, request.body)
                     await _pass_back(response, client, request.request_id)
-        except httpx.TransportError as error:
-            raise Unreachable(f"the upstream broke off its answer: {error or type(error).__name__}") from None
         finally:
             if response is not None:
-                await response.aclose()
+                response.close()
         if clock.scope.cancelled_caught and not client.gone:
             raise clock.timed_out()
-        self._count(str(response.status_code) if response is not None else "499")
+        self._count(str(response.status) if response is not None else "499")
 
     def _count(self, status: str, route: str = FORWARD) -> None:
         self._runtime.metrics.requests.labels(route, OTHER, OFF, status).inc()
 
 
-async def _pass_back(response: httpx.Response, client: Client, request_id: str) -> None:
-    headers = h.end_to_end(response.headers.raw)
+async def _pass_back(response: Response, client: Client, request_id: str) -> None:
+    headers = h.end_to_end(response.headers)
     if h.get(headers, b"x-request-id") is None:
         headers.append((b"x-request-id", request_id.encode("latin-1")))
-    await client.start(response.status_code, headers)
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    async for chunk in response.stream:
-        await client.write(chunk)
+    await client.start(response.status, headers)
+    while (piece := await response.piece()) is not None:
+        await client.write(piece)
     await client.end()
 
 
