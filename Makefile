@@ -13,11 +13,16 @@ PY := .venv/bin/python
 	@.venv/bin/pip install $(PIP_FLAGS) -e '.[bench,dev]'
 	@touch $@
 
-# The CPU vLLM server; also what converts and trains the lab model.
+# The CPU vLLM server; also what converts and trains the lab model. It takes minutes, so its big parts are shown.
+.venv-vllm/.made: SHELL := bash
+.venv-vllm/.made: .SHELLFLAGS := -o pipefail -c
 .venv-vllm/.made: pyproject.toml
-	@echo "· making .venv-vllm (vLLM for the CPU, about 3.5 GB)"
+	@echo "· making .venv-vllm (vLLM for the CPU, about 4 GB)"
+	@test $$(df -Pk . | awk 'NR == 2 {print $$4}') -ge 8000000 || \
+	{ echo "error: $$PWD: less than 8 GB free; make room for .venv-vllm" >&2; exit 2; }
 	@$(PYTHON) -m venv .venv-vllm
-	@.venv-vllm/bin/pip install $(PIP_FLAGS) -e '.[serve,train,dev]'
+	@.venv-vllm/bin/pip install --disable-pip-version-check --progress-bar off -e '.[serve,train,dev]' | \
+	sed -un -E 's/^ *(Downloading|Using cached) ([^-]+)-.*\(([0-9.]+ MB)\).*/  \2 (\3)/p; s/^Installing.*/  unpacking/p'
 	@# PyPI's builds of these do not match the CPU torch, and vLLM starts without them.
 	@.venv-vllm/bin/pip uninstall $(PIP_FLAGS) -y torchvision torchaudio torchcodec
 	@touch $@
@@ -46,6 +51,13 @@ quick: .venv/.made
 	@$(PY) -m pytest -q -m 'not server and not clients'
 
 check: lint types quick
+
+# The lab model behind vLLM, the proxy in front, two sample requests; ARGS="--port 8090" and the like.
+run: .venv/.made .venv-vllm/.made
+	@$(PY) -m bench.lab.run $(ARGS)
+
+run-once: .venv/.made .venv-vllm/.made
+	@$(PY) -m bench.lab.run --once $(ARGS)
 
 clean:
 	rm -rf .venv* .cache dist tests/clients/node_modules

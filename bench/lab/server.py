@@ -24,7 +24,7 @@ from bench.overhead.processes import free_port, last_line, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-ADAPTER = Path(__file__).with_name("adapter")
+ADAPTER = Path(__file__).with_name("adapter") / "adapter_model.safetensors"
 LOG = ROOT / ".cache" / "lab" / "vllm.log"
 NAME = "lab"
 
@@ -102,44 +102,49 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class LabServer:
-    """A running server.
+class Service:
+    """A server that we started.
 
     Attributes:
+        name: what to call it in a message.
         url: its root, without a trailing slash.
         log: where its output goes.
+        told: finds the line of the log that tells best why it ended.
     """
 
+    name: str
     url: str
     log: Path
     process: subprocess.Popen[bytes]
+    told: Callable[[Path], str] = last_line
 
     def check_alive(self) -> None:
         """Raise ServerUnreachable if it has ended by itself."""
         if (code := self.process.poll()) is not None:
             raise self._failure(f"ended with code {code}")
 
-    def await_ready(self, seconds: float, progress: Progress) -> None:
-        """Wait until it answers.
+    def await_ready(self, path: str, seconds: float, progress: Progress | None = None) -> None:
+        """Wait until it answers a path with 200.
 
         Raises:
             ServerUnreachable: it ended, or the seconds have passed.
         """
         began = time.monotonic()
-        while not _answers(self.url + "/health"):
+        while not _answers(self.url + path):
             waited = time.monotonic() - began
-            progress(waited)
+            if progress:
+                progress(waited)
             self.check_alive()
             if waited > seconds:
                 raise self._failure(f"isn't ready after {waited:.0f} s")
             time.sleep(_POLL_SECONDS)
 
     def _failure(self, what: str) -> ServerUnreachable:
-        return ServerUnreachable(f"{what}: {last_failure(self.log)}", where="vLLM", mend=f"see {self.log}")
+        return ServerUnreachable(f"{what}: {self.told(self.log)}", where=self.name, mend=f"see {self.log}")
 
 
 @contextmanager
-def lab_server(settings: Settings, progress: Progress | None = None) -> Iterator[LabServer]:
+def lab_server(settings: Settings, progress: Progress | None = None) -> Iterator[Service]:
     """Start a server and wait until it answers; it ends with the block, or with us.
 
     Raises:
@@ -150,8 +155,8 @@ def lab_server(settings: Settings, progress: Progress | None = None) -> Iterator
     _check(settings, port)
     settings.log.unlink(missing_ok=True)
     with running(settings.command(port), settings.log, settings.environment()) as process:
-        server = LabServer(f"http://127.0.0.1:{port}", settings.log, process)
-        server.await_ready(settings.start_seconds, progress or (lambda _: None))
+        server = Service("vLLM", f"http://127.0.0.1:{port}", settings.log, process, last_failure)
+        server.await_ready("/health", settings.start_seconds, progress)
         yield server
 
 

@@ -1,0 +1,101 @@
+"""What a bias does to two requests, asked through the proxy: the end of `make run`."""
+
+import json
+from textwrap import shorten
+from typing import Any
+
+import httpx
+
+from bench.errors import CheckFailed
+from bench.lab.server import NAME
+from calibrators.bias import biased
+from calibrators.body import Body
+from calibrators.entry import Entry
+from calibrators.margin import Margin, margin_query, read_margin
+from calibrators.reply import Choice, Reply
+
+# One question that the tool answers, and one that it doesn't.
+QUESTIONS = ("What is the weather in Paris right now?", "What is the capital of France?")
+
+_WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "Name of the city."}},
+            "required": ["city"],
+        },
+    },
+}
+_CHAT = "/v1/chat/completions"
+_REPLY_SECONDS = 120.0
+_WIDTH = 100
+
+
+def sample(vllm: str, proxy: str) -> str:
+    """Ask each question without a bias and with one halfway between the two gaps; what came, as text.
+
+    Such a bias lets the request that is nearer to a call have it, and keeps it from the other.
+    """
+    entry = _entry(proxy)
+    margins = [_margin(vllm, question, entry) for question in QUESTIONS]
+    bias = -round(sum(margin.gap or 0.0 for margin in margins) / len(margins), 2)
+    lines: list[str] = []
+    for question, margin in zip(QUESTIONS, margins, strict=True):
+        lines += ["", question]
+        for b in (0.0, bias):
+            reply, action = _ask(proxy, question, b)
+            p = biased(margin.probability or 0.0, b)
+            lines.append(f"  bias {b:<6g} p(call) {p:.3f}  {action or 'no class':<9}  {_said(reply)}")
+    return "\n".join(lines)
+
+
+def _request(question: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": question}]
+    return {"model": NAME, "messages": messages, "tools": [_WEATHER], "temperature": 0, "max_tokens": 64}
+
+
+def _entry(proxy: str) -> Entry:
+    """The entry tokens that the proxy found."""
+    (upstream,) = _answer(httpx.get(f"{proxy}/seam/api/status", trust_env=False))["upstreams"]
+    (model,) = (model for model in upstream["models"] if model["name"] == NAME)
+    if model["entry_tokens"] is None:
+        raise CheckFailed(f"no entry tokens: {model['no_entry']}", where=NAME, mend="serve another model")
+    return Entry(tuple(model["entry_tokens"]), model["entry_text"])
+
+
+def _margin(vllm: str, question: str, entry: Entry) -> Margin:
+    """Read on vLLM itself, which serves nobody else yet, so the exact way can do no harm."""
+    query = margin_query(Body.parse(json.dumps(_request(question))), entry).render()
+    reply = Reply(200)
+    reply.add(_answer(_post(vllm, query)))
+    return read_margin(reply.first, entry)
+
+
+def _ask(proxy: str, question: str, bias: float) -> tuple[Choice, str | None]:
+    request = _request(question) | ({"calibration": {"bias": bias}} if bias else {})
+    answer = _post(proxy, json.dumps(request))
+    reply = Reply(200)
+    reply.add(_answer(answer))
+    return reply.first, answer.headers.get("x-calibration-action")
+
+
+def _post(url: str, body: str) -> httpx.Response:
+    headers = {"content-type": "application/json"}
+    return httpx.post(url + _CHAT, content=body, headers=headers, timeout=_REPLY_SECONDS, trust_env=False)
+
+
+def _answer(answer: httpx.Response) -> dict[str, Any]:
+    if answer.status_code != 200:
+        raise CheckFailed(answer.text, where=f"{answer.url} ({answer.status_code})", mend="see the logs")
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def _said(choice: Choice) -> str:
+    """The reply on one line, its calls as `name(arguments)`."""
+    calls = [f"{call.name}({call.arguments})" for call in choice.calls]
+    text = " ".join([*calls, choice.content]).split()
+    return shorten(" ".join(text), _WIDTH, placeholder="…") or "(nothing)"
