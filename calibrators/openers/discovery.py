@@ -179,7 +179,7 @@ def _refuse_unsafe(parting: Parting, known: Sequence[Parser], closing: Sequence[
         raise NoEntry(f"the opener {parting.opener!r} chooses a message's kind in its header")
     if parting.gap.strip() and not closing:
         raise NoEntry(f"calls and answers share {parting.gap!r}, which the prompt lacks")
-    if parting.endings.intersection(closing):
+    if set(parting.endings[:1]).intersection(closing):
         # Any message's end would pass for the reasoning's, the user's in the prompt too.
         raise NoEntry("the reasoning is a message of its own, and the next one's header decides")
 
@@ -235,14 +235,14 @@ def _typed(tokenizer: Tokenizer, context: str, spelling: Spelling) -> Asking[_Op
 
 
 def _other_spellings(
-    tokenizer: Tokenizer, known: Sequence[Parser], opening: _Opening, endings: frozenset[int]
+    tokenizer: Tokenizer, known: Sequence[Parser], opening: _Opening, endings: Sequence[int]
 ) -> Asking[list[_Opening]]:
     """What else the parsers of this opener take, where it is one dedicated token: a template shows one."""
     others: list[_Opening] = []
     for spelling in dict.fromkeys(each for row in known for each in row.spellings[1:]):
         marker = _MARKER.match(spelling.text)
         ids = (yield from tokenizer.ids(marker[0])) if marker else ()
-        if len(ids) != 1 or ids[0] in endings.union(opening.tokens):
+        if len(ids) != 1 or ids[0] in (*endings, *opening.tokens):
             continue
         if (yield from is_dedicated(tokenizer, ids[0], rendered=False)):
             others.append(_Opening(ids, dedicated=True))

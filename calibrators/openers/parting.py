@@ -22,7 +22,7 @@ class Parting:
         opener: what a call writes from there up to the function's name.
         header: what an answer writes from there up to its text.
         firsts: of each call, its tokens from there.
-        endings: tokens that end an answer.
+        endings: tokens that end an answer, in their order.
         call: the first call as written, without what ends the message.
     """
 
@@ -31,7 +31,7 @@ class Parting:
     opener: str
     header: str
     firsts: tuple[tuple[int, ...], ...]
-    endings: frozenset[int]
+    endings: tuple[int, ...]
     call: str
 
 
@@ -59,7 +59,7 @@ def part(tokenizer: Tokenizer, seen: Renderings) -> Asking[Parting]:
         opener=_upto(calls, NAMES),
         header=_upto(answers, ANSWERS),
         firsts=tuple(each.ids for each in calls),
-        endings=frozenset(endings),
+        endings=endings,
         call=written,
     )
 
