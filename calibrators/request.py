@@ -24,6 +24,10 @@ def tool_choice_of(fields: Fields) -> str:
     """`auto`, `none`, `required` or `named`; absent with tools is auto, without tools none."""
     choice = fields.get("tool_choice", fields.get("function_call"))
     if isinstance(choice, Mapping):
+        if choice.get("type") == "allowed_tools":  # narrows the tools, and has a mode of its own
+            narrowed = choice.get("allowed_tools")
+            mode = narrowed.get("mode") if isinstance(narrowed, Mapping) else choice.get("mode")
+            return mode if isinstance(mode, str) else "auto"
         return "named"
     if isinstance(choice, str):
         return choice

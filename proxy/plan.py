@@ -100,7 +100,10 @@ def _reading(bias: BiasBy | None, entry: Entry | Skip, facts: Facts, config: Con
     how = reading_of(config, facts)
     if how not in ("ids", "top_logprobs") or (config.reading.how == "auto" and not isinstance(bias, Bias)):
         return None
-    return Reading(entry, how, config.reading.top) if random.random() < config.reading.share else None
+    top = config.reading.top if facts.top_logprobs is None else min(config.reading.top, facts.top_logprobs)
+    if top == 0 or random.random() >= config.reading.share:
+        return None
+    return Reading(entry, how, top)
 
 
 def shadow_of(profile: Profile | None, model: str | None, facts: Facts, config: Config) -> Shadow | None:

@@ -45,7 +45,8 @@ async def watch(upstream: Upstream, hints: Hints = MappingProxyType({})) -> None
         if seen.problem is not None:
             if before.problem != seen.problem:
                 logger.warning("upstream %s: %s", upstream.name, seen.problem)
-            upstream.facts = seen
+            # What was found before still serves: a glance that fails in passing is no other server.
+            upstream.facts = replace(before, problem=seen.problem)
         elif _is_news(before, seen) or not _covers(before, hints):
             upstream.facts = await probe(upstream, hints)
             logger.info("upstream %s: %s", upstream.name, summary(upstream.facts))
@@ -117,9 +118,26 @@ async def probe(upstream: Upstream, hints: Hints = MappingProxyType({})) -> Fact
         models = {
             name: await _model(upstream, name, hints, facts.processor is not None) for name in facts.models
         }
+        top = await _top_logprobs(upstream, next(iter(models)))
     except HttpError as error:
         return Facts(problem=error.message)
-    return Facts(facts.kind, facts.version, models, facts.processor)
+    return replace(facts, models=models, top_logprobs=top)
+
+
+async def _top_logprobs(upstream: Upstream, model: str) -> int:
+    """How many alternatives the server shows (--max-logprobs); more would be a 400. Costs a token."""
+    for count in (20, 5, 1):
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 1,
+            "logprobs": True,
+            "top_logprobs": count,
+        }
+        status, _ = await upstream.get_json("POST", "/v1/chat/completions", json.dumps(body).encode())
+        if status == 200:
+            return count
+    return 0
 
 
 async def _processor(upstream: Upstream, model: str) -> Mapping[str, Any] | None:

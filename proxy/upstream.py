@@ -49,6 +49,7 @@ class Facts:
         version: of vLLM.
         models: by the names that it lists.
         processor: what our logits processor says of itself; None where it is not loaded.
+        top_logprobs: how many alternatives it shows at most; None where that was not tried.
         problem: why the last probe failed.
     """
 
@@ -56,6 +57,7 @@ class Facts:
     version: str | None = None
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
     processor: Mapping[str, Any] | None = None
+    top_logprobs: int | None = None
     problem: str | None = None
 
 
