@@ -92,13 +92,6 @@ async def post(url: str, fields: dict[str, Any] | bytes, calibration: str | None
         return await made.rest()
 
 
-@pytest.fixture(autouse=True)
-def no_settings_from_outside(vllm_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proxy of a test reads the environment, where SEAM_TEST_VLLM_URL is no setting of its own."""
-    del vllm_url  # read by now
-    monkeypatch.delenv("SEAM_TEST_VLLM_URL", raising=False)
-
-
 @asynccontextmanager
 async def calibrating(
     vllm_url: str, folder: Path, more: Mapping[str, Any] | None = None
