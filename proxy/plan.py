@@ -74,6 +74,8 @@ def _bias(
     if apply == "logit_bias":
         if entry.scope != "everywhere":
             return Unbiased(Skip("scope", "logit_bias acts everywhere, which needs a dedicated opener"))
+        if not (entry.verified or profile.entry.tokens):
+            return Unbiased(Skip("unverified", f"logit_bias acts everywhere; {entry.note or 'not verified'}"))
         return Bias(setting.value, entry, "logit_bias", "everywhere")
     if facts.kind != "openai" and facts.processor is None:
         return Unbiased(_not_probed(facts) or _NO_PROCESSOR)

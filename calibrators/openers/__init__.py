@@ -5,11 +5,12 @@
 Generators without I/O (`asks`); docs/entry-tokens.md.
 """
 
-from calibrators.openers.asks import Ask, Asking, answered
+from calibrators.openers.asks import Answer, Ask, Asking, answered
 from calibrators.openers.discovery import Found, Hint, by_differencing, by_parser, by_strings, find, for_tools
 from calibrators.openers.forced import settled, verified
 
 __all__ = [
+    "Answer",
     "Ask",
     "Asking",
     "Found",

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from calibrators.bias import Unbiased
 from calibrators.openers import Ask, Hint
+from proxy.config import Config
 from proxy.config import Upstream as Settings
-from proxy.plan import is_stale
+from proxy.plan import is_stale, plan
 from proxy.probe import hints_of, probe
-from proxy.profiles import Profile
+from proxy.profiles import BiasSetting, Profile
 from proxy.upstream import Facts, Upstream
 from tests.tokenizers.served import Served
 from tests.tokenizers.tiny import serving
@@ -87,6 +89,14 @@ async def test_staleness_is_told_by_the_entry_that_the_profile_uses() -> None:
     assert entry is not None
     assert not is_stale(named.model_copy(update={"fingerprint": entry.fingerprint}), facts.models["m"])
     assert is_stale(named.model_copy(update={"fingerprint": "other"}), facts.models["m"])
+
+
+async def test_an_unverified_entry_is_not_biased_at_every_position() -> None:
+    named = profile(parser="hermes").model_copy(update={"bias": BiasSetting(value=-1, apply="logit_bias")})
+    facts = await probed(Tiny(serving("(a call)")), named)
+    config = Config(upstreams={"tiny": Settings(url="http://127.0.0.1:1")})
+    (bias,) = [each for each in plan(named, "m", facts, config) if isinstance(each, Unbiased)]
+    assert bias.reason.code == "unverified"
 
 
 async def test_hints_are_for_the_models_of_their_profiles() -> None:
