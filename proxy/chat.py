@@ -207,6 +207,8 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
         if chunk:
             await client.write(chunk)
         sitting.client_seconds += time.perf_counter() - written
+    if edited and (rest := edits.flush()):
+        await client.write(rest)
     if served.broken:
         raise served.broken
     if not served.reply.good:

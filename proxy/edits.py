@@ -1,5 +1,6 @@
 """What of a reply is changed for the client: only what its calibration asks for, spliced in."""
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,19 @@ def _is_bare(choice: Any) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+# What may have to be looked at where only the usage chunk is to go: a cheap test, made on every chunk.
+_USAGE_OR_END = re.compile(rb'"usage"|"finish_reason"\s*:\s*"')
+
+
+def _finishes(body: Body) -> bool:
+    """Whether a chunk ends one of the reply's choices."""
+    choices = body.fields.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, Mapping) and choice.get("finish_reason") is not None for choice in choices
+    )
+
+
+@dataclass(slots=True)
 class Edits:
     """The changes to one reply.
 
@@ -88,6 +101,7 @@ class Edits:
     logprobs: HideLogprobs | None = None
     spent: Sequence[Mapping[str, Any]] = ()
     explain: Explain | None = None
+    _held: Body | None = None
 
     @property
     def any(self) -> bool:
@@ -120,20 +134,43 @@ class Edits:
         return body.render().encode()
 
     def event(self, event: Event) -> bytes:
-        """One event of a stream; empty where it exists only because of us."""
+        """One event of a stream; empty where it exists only because of us, or waits for what comes after."""
         if event.data is None:
             return event.raw
         if event.data == b"[DONE]":
-            return self._explanation() + event.raw
+            return self.flush() + self._explanation() + event.raw
+        if self._only_hides_usage and not _USAGE_OR_END.search(event.data):
+            return event.raw
         try:
             text = event.data.decode()
             body = Body.parse(text)
         except (NotAnObject, UnicodeDecodeError):
-            return event.raw
+            return self.flush() + event.raw
         if self.hide_usage and "usage" in body.fields:
             if not body.fields.get("choices"):
-                return b""
+                return self.flush(body.raw("system_fingerprint"))
             body = body.with_raw(usage=None)
+        return self.flush() + self._chunk(body, text, event)
+
+    def flush(self, fingerprint: str | None = None) -> bytes:
+        """The chunk that was held back, if any.
+
+        vLLM puts `system_fingerprint` on the usage chunk where there is one, else on the finishing chunk:
+        that is held until the usage chunk, which the client did not ask for, has shown the fingerprint.
+        """
+        held, self._held = self._held, None
+        if held is None:
+            return b""
+        if fingerprint is not None and held.fields.get("system_fingerprint") is None:
+            held = held.with_raw(system_fingerprint=fingerprint)
+        return f"data: {held.render()}\n\n".encode()
+
+    @property
+    def _only_hides_usage(self) -> bool:
+        return self.hide_usage and not (self._renames or self.logprobs or self.spent)
+
+    def _chunk(self, body: Body, text: str, event: Event) -> bytes:
+        """A chunk with its changes, or nothing yet where it has to wait."""
         if self.logprobs is not None:
             if self.logprobs.made(body):
                 return b""
@@ -141,10 +178,13 @@ class Edits:
         if self._renames:
             body = self._renamed(body)
         body = self._with_spent(body)
+        if self.hide_usage and _finishes(body):
+            self._held = body
+            return b""
         changed = body.render()
         if changed == text:
             return event.raw
-        if event.data in event.raw:
+        if event.data is not None and event.data in event.raw:
             return event.raw.replace(event.data, changed.encode(), 1)
         return f"data: {changed}\n\n".encode()  # the data came in several lines
 

@@ -149,6 +149,28 @@ async def test_a_stream_comes_event_by_event_and_is_not_held(tmp_path: Path) -> 
         assert open_chat.answer.header("x-calibration-action") is None
 
 
+async def test_the_servers_fingerprint_outlives_the_usage_chunk_that_is_hidden(tmp_path: Path) -> None:
+    """vLLM moves it from the finishing chunk to the usage chunk when that is asked for."""
+    usage = event({"choices": [], "usage": {"prompt_tokens": 3}, "system_fingerprint": "fp"})
+    stream = Reply(writes=(chunk(content="Noon."), chunk("stop"), usage, DONE))
+    async with Upstream([stream]) as upstream, seam(tmp_path, upstream.url, profiles=[STRICT]) as proxy:
+        answer = await proxy.chat(calibration="strict", tools=TOOLS, stream=True)
+    assert [list(e["choices"]) != [] for e in answer.events] == [True, True]
+    assert answer.events[-1]["system_fingerprint"] == "fp"
+    assert answer.body.startswith(chunk(content="Noon."))
+    assert answer.body.endswith(DONE)
+
+
+async def test_a_finishing_chunk_is_not_lost_with_a_server_that_shows_no_usage(tmp_path: Path) -> None:
+    writes = (chunk(content="Noon."), chunk("stop"), DONE)
+    async with (
+        Upstream([Reply(writes=writes)]) as upstream,
+        seam(tmp_path, upstream.url, profiles=[STRICT]) as proxy,
+    ):
+        answer = await proxy.chat(calibration="strict", tools=TOOLS, stream=True)
+    assert answer.body == b"".join(writes)
+
+
 async def test_a_bias_refused_inside_a_stream_is_asked_again_without(tmp_path: Path) -> None:
     refusal = Reply(writes=(event({"error": {"message": "id out of vocabulary", "code": 400}}),))
     async with (
