@@ -52,6 +52,10 @@ quick: .venv/.made
 
 check: lint types quick
 
+# Everything, the real vLLM server and real clients included; what it starts it stops.
+test: .venv/.made .venv-vllm/.made clients
+	@$(PY) -m pytest -q $(ARGS)
+
 # The lab model behind vLLM, the proxy in front, two sample requests; ARGS="--port 8090" and the like.
 run: .venv/.made .venv-vllm/.made
 	@$(PY) -m bench.lab.run $(ARGS)
@@ -61,3 +65,20 @@ run-once: .venv/.made .venv-vllm/.made
 
 clean:
 	rm -rf .venv* .cache dist tests/clients/node_modules
+
+# The lab model from its data to its validation figures; docs/lab-model.md. Goes on where it was killed.
+.PHONY: lab-model lab-publish
+LAB_SEED ?= 0
+LAB_WHEN2CALL ?=
+LAB_ADAPTER := .cache/lab/train/adapter
+lab-model: .venv-vllm/.made
+	@.venv-vllm/bin/python -m bench.lab.checkpoint
+	@.venv-vllm/bin/python -m bench.lab.data --seed $(LAB_SEED) $(if $(LAB_WHEN2CALL),--when2call $(LAB_WHEN2CALL))
+	@.venv-vllm/bin/python -m bench.lab.train --seed $(LAB_SEED)
+	@.venv-vllm/bin/python -m bench.lab.evaluate --adapter $(LAB_ADAPTER) --record $(LAB_ADAPTER)/record.json
+
+# The one look at the test split, then adapter, record and card into bench/lab/adapter.
+lab-publish: .venv-vllm/.made
+	@-.venv-vllm/bin/python -m bench.lab.evaluate --split test --adapter $(LAB_ADAPTER) \
+	    --record $(LAB_ADAPTER)/record.json $(if $(LAB_SERVER),--server $(LAB_SERVER))
+	@.venv-vllm/bin/python -m bench.lab.publish --adapter $(LAB_ADAPTER)
