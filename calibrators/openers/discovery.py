@@ -89,7 +89,7 @@ def by_parser(model: str, name: str) -> Asking[Found]:
     if not known.spellings:
         raise NoEntry(f"the parser {name} takes its opener from the checkpoint: name entry.strings")
     found = yield from _spelled(model, known.spellings, known)
-    if known.dedicated == "true" and found.entry.scope != "everywhere":
+    if known.dedicated == "true" and found.entry.shared:
         raise NoEntry(
             f"the parser {name} opens calls with {found.entry.opener!r}, which is no token of this model"
         )
@@ -271,7 +271,11 @@ def _spelled(model: str, spellings: Sequence[Spelling], known: Parser | None) ->
         thinking,
         fingerprint(prompts.values()),
     )
-    return Found(replace(entry, source=f"parser {known.name}" if known else "profile"))
+    if known is None:
+        return Found(replace(entry, source="profile"))
+    # No rendering shows here what else the marker does: GigaChat 3's also ends a message.
+    scope: Scope = entry.scope if known.scope == "all" else "decision"
+    return Found(replace(entry, scope=scope, source=f"parser {known.name}"))
 
 
 # <tool_call>, <|python_tag|>, [TOOL_CALLS]; a fence too, which begins every answer in code (entry-tokens C).

@@ -230,9 +230,15 @@ class TestReasoning:
 class TestFallbacks:
     def test_a_parser_s_opener_is_tokenized_by_the_server(self) -> None:
         server = serving("(a call)")
-        entry = answered(by_parser("m", "hermes"), server).entry
+        entry = answered(by_parser("m", "qwen3_coder"), server).entry
         assert (shown(server, entry.tokens), entry.scope) == (["<tool_call>"], "everywhere")
-        assert entry.source == "parser hermes"
+        assert entry.source == "parser qwen3_coder"
+
+    def test_a_parser_s_entry_is_no_wider_than_the_data_allows(self) -> None:
+        # GigaChat 3 opens calls with the token that also ends a message.
+        server = serving("(a call)", pieces=[*MARKERS, "<|message_sep|>"])
+        entry = answered(by_parser("m", "gigachat3"), server).entry
+        assert (shown(server, entry.tokens), entry.scope) == (["<|message_sep|>"], "decision")
 
     def test_of_two_spellings_the_vocabulary_s_own_is_taken(self) -> None:
         server = serving("(a call)", pieces=[*MARKERS, "<|tool_call|>"])
