@@ -16,7 +16,7 @@ from calibrators.entry import Entry, NoEntry
 from calibrators.openers import Hint, find, verified
 from proxy import config
 from proxy.errors import HttpError
-from proxy.probe import drive, glance
+from proxy.probe import glance
 from proxy.upstream import Facts, Upstream
 
 Json = dict[str, Any]
@@ -101,8 +101,8 @@ async def _model(
     """One model's record: the entry or the reason, and the profile's block."""
     upstream = _upstream(url, api_key_env)
     try:
-        found = await drive(find(name, Hint(parser, tuple(openers))), upstream)
-        entry = await drive(verified(name, found, facts.processor is not None), upstream)
+        found = await upstream.answered(find(name, Hint(parser, tuple(openers))))
+        entry = await upstream.answered(verified(name, found, facts.processor is not None))
     except NoEntry as error:
         return {"entry": None, "reason": str(error), "verified": None, "profile": None}
     except HttpError as error:

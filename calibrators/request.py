@@ -20,6 +20,17 @@ def tools_of(fields: Fields) -> Sequence[Any]:
     return ()
 
 
+def tool_names(fields: Fields) -> list[str]:
+    """The names of the offered tools, in order, in each API's shape."""
+    names = []
+    for tool in tools_of(fields):
+        if isinstance(tool, Mapping):
+            function = tool.get("function")
+            name = (function if isinstance(function, Mapping) else tool).get("name")
+            names += [name] if isinstance(name, str) else []
+    return names
+
+
 def tool_choice_of(fields: Fields) -> str:
     """`auto`, `none`, `required` or `named`; absent with tools is auto, without tools none."""
     choice = fields.get("tool_choice", fields.get("function_call"))

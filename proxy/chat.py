@@ -21,7 +21,6 @@ from proxy.driver import Exchange
 from proxy.edits import Edits, HideLogprobs
 from proxy.errors import CalibrationFailed, HttpError, Unreachable
 from proxy.plan import plan, shadow_of
-from proxy.probe import drive
 from proxy.records import Sitting, record
 from proxy.runtime import Runtime
 from proxy.selection import names_of, pick
@@ -111,15 +110,17 @@ async def _sit_down(
     if model.served != model.sent and model.served is not None:
         body = body.with_json(model=model.served)
     upstream = settings.upstream_of(model.served)
+    fields = dialect.request(body.fields)
+    facts = upstream.facts if chosen.profile is None else await upstream.facts_for(model.served, fields)
     sitting = Sitting(
         settings=settings,
         request_id=request.request_id,
         case_id=h.get(request.headers, b"x-case-id"),
         dialect=dialect,
-        fields=dialect.request(body.fields),
+        fields=fields,
         model=model,
         pick=chosen,
-        calibrators=tuple(plan(chosen.profile, model.served, upstream.facts, config, dialect)),
+        calibrators=tuple(plan(chosen.profile, model.served, facts, config, dialect)),
         clock=Clock(upstream.settings.timeouts),
         arrived=request.arrived,
         body_came=time.perf_counter(),
@@ -139,7 +140,7 @@ async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
     try:
         with anyio.fail_after(upstream.settings.timeouts.total):
             asking = shadow_margin(shadow.by, model, sitting.fields, shadow.entry)
-            sitting.shadowed = await drive(asking, upstream)
+            sitting.shadowed = await upstream.answered(asking)
     except (HttpError, TimeoutError) as error:
         logger.warning(
             "%s: reading by %s: %s", sitting.request_id, shadow.by, str(error) or "no answer in time"

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from calibrators.entry import NoEntry
-from calibrators.openers import Asking, Hint, settled
+from calibrators.openers import Hint, settled
 from proxy.errors import HttpError
 from proxy.profiles import Profile
 from proxy.upstream import Facts, ModelFacts, Upstream, model_names
-
-T = TypeVar("T")
 
 logger = logging.getLogger("seam")
 
@@ -175,22 +173,6 @@ async def _model(upstream: Upstream, name: str, hints: Hints, processor: bool) -
 
 async def _entry(upstream: Upstream, name: str, hint: Hint, processor: bool) -> ModelFacts:
     try:
-        return ModelFacts(entry=await drive(settled(name, hint, processor), upstream))
+        return ModelFacts(entry=await upstream.answered(settled(name, hint, processor)))
     except NoEntry as error:
         return ModelFacts(no_entry=str(error))
-
-
-async def drive(asking: Asking[T], upstream: Upstream) -> T:
-    """Ask an upstream what a generator wants to know.
-
-    Raises:
-        Unreachable, TimedOut, and what the generator raises
-    """
-    try:
-        ask = next(asking)
-        while True:
-            _, document = await upstream.get_json("POST", ask.path, json.dumps(ask.body).encode())
-            ask = asking.send(document if isinstance(document, dict) else {})
-    except StopIteration as stop:
-        found: T = stop.value
-        return found

@@ -1,25 +1,31 @@
 """One upstream server: its address, its connections, and what is known of it."""
 
 import functools
+import json
 import os
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
-from calibrators.entry import Entry
-from calibrators.openers import Hint
+from calibrators.entry import Entry, NoEntry
+from calibrators.openers import Asking, Hint, for_tools
+from calibrators.request import tool_names
 from proxy import config
 from proxy.connections import Address, Pool, Response
 from proxy.errors import TimedOut, Unreachable
 from proxy.headers import Headers
 
+T = TypeVar("T")
+
 # A request that may have been acted upon is not sent twice: a stored response would exist twice.
 UNREPEATABLE_PATHS = ("/v1/responses",)
+NAMED_KEPT = 1000
+"""Lists of tool names whose entry sets are remembered."""
 RELIST_SECONDS = 30.0
 """How long an answer of /v1/models is believed for a name that it does not hold."""
 
@@ -69,6 +75,7 @@ class Upstream:
         self.settings = settings
         self.facts = Facts(kind="openai") if settings.kind == "openai" else Facts()
         self.api_key = os.environ.get(settings.api_key_env) if settings.api_key_env else None
+        self._named: dict[tuple[Entry, tuple[str, ...]], Entry] = {}
         self._listed: frozenset[str] = frozenset()
         self._listed_at: float | None = None
         self._base = base_url(settings.url)
@@ -129,6 +136,42 @@ class Upstream:
             raise Unreachable(f"the upstream can't be reached: {_words(error)}") from None
         except ValueError:
             return response.status_code, None
+
+    async def answered(self, asking: Asking[T]) -> T:
+        """Ask the server what a generator wants to know.
+
+        Raises:
+            Unreachable, TimedOut, and what the generator raises
+        """
+        try:
+            ask = next(asking)
+            while True:
+                _, document = await self.get_json("POST", ask.path, json.dumps(ask.body).encode())
+                ask = asking.send(document if isinstance(document, dict) else {})
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+
+    async def facts_for(self, model: str | None, fields: Mapping[str, Any]) -> Facts:
+        """The facts with the entry set of this request, where that depends on the tools it offers.
+
+        Pythonic openers run into the function's name (`[get_weather(`), and the tokenizer may cut anywhere.
+        Asked once for each list of names; where the server does not answer, the common set serves.
+        """
+        found = self.facts.models.get(model or "")
+        if found is None or found.entry is None or not found.entry.named or model is None:
+            return self.facts
+        key = (found.entry, tuple(tool_names(fields)))
+        if key not in self._named:
+            try:
+                tokens = await self.answered(for_tools(model, found.entry, key[1]))
+            except (Unreachable, TimedOut, NoEntry):
+                return self.facts
+            if len(self._named) >= NAMED_KEPT:
+                self._named.clear()
+            self._named[key] = replace(found.entry, tokens=tokens)
+        models = {**self.facts.models, model: replace(found, entry=self._named[key])}
+        return replace(self.facts, models=models)
 
     async def lists(self, model: str) -> bool:
         """Whether the server lists a model of that name; asked of it where the last probe does not know."""

@@ -19,7 +19,6 @@ from tests.test_real_server import (
     calibrating,
     chat,
     entry_of,
-    no_settings_from_outside,
     post,
     read,
     url_of,
@@ -28,8 +27,6 @@ from tests.test_real_server import (
 from tests.wire import Answer
 
 pytestmark = pytest.mark.server
-
-__all__ = ["no_settings_from_outside"]
 
 SAMPLES = 60
 

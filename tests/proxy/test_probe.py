@@ -92,7 +92,9 @@ async def test_staleness_is_told_by_the_entry_that_the_profile_uses() -> None:
 
 
 async def test_an_unverified_entry_is_not_biased_at_every_position() -> None:
-    named = profile(parser="qwen3_coder").model_copy(update={"bias": BiasSetting(value=-1, apply="logit_bias")})
+    named = profile(parser="qwen3_coder").model_copy(
+        update={"bias": BiasSetting(value=-1, apply="logit_bias")}
+    )
     facts = await probed(Tiny(serving("(a call)")), named)
     config = Config(upstreams={"tiny": Settings(url="http://127.0.0.1:1")})
     (bias,) = [each for each in plan(named, "m", facts, config) if isinstance(each, Unbiased)]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.seam import seam
-from tests.upstream import CHAT, Reply, Upstream, Wait, chunk, said, streamed
+from calibrators.entry import Entry
+from proxy.upstream import Facts, ModelFacts
+from tests.seam import TOOLS, seam
+from tests.upstream import CHAT, Reply, Upstream, Wait, chunk, compact, said, streamed
 
 LATE = Reply(delay=30, body=said("Too late.").body)
 
@@ -215,3 +217,20 @@ async def test_a_proxy_in_the_environment_is_not_for_the_upstream(
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     async with Upstream([streamed("Hello.")]) as upstream, seam(tmp_path, upstream.url) as proxy:
         assert (await proxy.ask(CHAT, method="POST", body=b'{"stream":true}')).status == 200
+
+
+async def test_an_opener_that_runs_into_the_tools_name_is_tokenized_with_it_once(tmp_path: Path) -> None:
+    """A pythonic `[finish(` may begin with a token `[fin` that no other tool shares."""
+    asked = [Reply(body=compact({"tokens": [70, 9]})), Reply(body=compact({"prompt": "[fin"}))]
+    pythonic = Entry((58,), opener="[", named=True)
+    profile = {"name": "strict", "bias": {"value": -1, "apply": "processor"}}
+    async with (
+        Upstream([*asked, said("Noon."), said("Noon.")]) as upstream,
+        seam(tmp_path, upstream.url, profiles=[profile]) as proxy,
+    ):
+        models = {"m": ModelFacts(pythonic)}
+        proxy.runtime.settings.upstreams["default"].facts = Facts("vllm", models=models, processor={})
+        for _ in range(2):
+            await proxy.chat(calibration="strict", tools=TOOLS)
+    biased = [request.json["vllm_xargs"]["seam_entry"] for request in upstream.requests[2:]]
+    assert biased == [[58, 70]] * 2
