@@ -8,6 +8,7 @@ it; loader, interface and context are vLLM's own.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -175,9 +176,10 @@ class _Array:
 class V2Engine:
     """Model Runner V2: requests sit in slots, and own one row of logits per drafted token too."""
 
-    def __init__(self, rng: random.Random, drafts: int = 0) -> None:
+    def __init__(self, rng: random.Random, drafts: int = 0, wrong: Sequence[int] = range(3, 10)) -> None:
         self.rng = rng
         self.drafts = drafts
+        self.wrong = wrong
         self.running: dict[str, Request] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(SLOTS))
@@ -238,7 +240,7 @@ class V2Engine:
         if request.unfilled or not request.output:
             return []
         ahead = request.script[len(request.output) : len(request.output) + self.drafts]
-        return [token if self.rng.random() < 0.7 else self.rng.randrange(3, 10) for token in ahead]
+        return [token if self.rng.random() < 0.7 else self.rng.choice(self.wrong) for token in ahead]
 
     def _context(self, requests: list[Request], drafted: dict[str, list[int]]) -> LogitsContext:
         slots: list[int] = []

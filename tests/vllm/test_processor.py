@@ -110,6 +110,12 @@ def test_a_long_reply_with_bias_everywhere_stays_biased_beside_one_that_reasons(
     run(engine, late)
 
 
+def test_a_rejected_draft_closes_no_reasoning() -> None:
+    engine = V2Engine(random.Random(0), drafts=3, wrong=[END])
+    for scope in ("decision", "everywhere"):
+        run(engine, Request("a", [WORD], [WORD] * 30, arguments(scope=scope, after=[END])))
+
+
 @each_engine
 def test_every_entry_token_gets_the_bias_once_and_unknown_ids_are_left_out(make: Any) -> None:
     asked = arguments(entry=[ENTRY, OTHER_ENTRY, ENTRY, VOCABULARY, 2**31 - 1])
