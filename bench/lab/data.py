@@ -24,6 +24,7 @@ import yaml
 
 from bench.lab import source
 from bench.lab.cuts import Cut, control_cut, cuttable, missing_cuts, without, words
+from bench.lab.packages import BFCL, PackageError, fetch
 from bench.lab.source import Call, Item, Json, tool_name
 
 SHARES = {"train": 0.60, "validation": 0.13, "test": 0.27}
@@ -471,14 +472,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="default: CACHE/data")
     options = parser.parse_args()
     try:
-        items = source.bfcl_items(source.fetch_bfcl(options.cache / "packages"))
+        items = source.bfcl_items(fetch(BFCL, options.cache / "packages"))
         extra = source.when2call_items(options.when2call) if options.when2call else []
-    except (source.SourceError, OSError) as error:
+    except (source.SourceError, PackageError, OSError) as error:
         raise SystemExit(f"lab data: {error}") from None
     built = build(items, options.seed, extra)
     out = options.out or options.cache / "data"
     used = hashlib.sha256(options.when2call.read_bytes()).hexdigest() if options.when2call else None
-    manifest = {"seed": options.seed, "bfcl_eval": source.BFCL_VERSION, "when2call": used}
+    manifest = {"seed": options.seed, "bfcl_eval": BFCL.version, "when2call": used}
     manifest |= {**summary(built), "sha256": write(out, built)}
     text = json.dumps(manifest, indent=2)
     (out / "manifest.json").write_text(text + "\n", encoding="utf-8")

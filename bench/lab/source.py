@@ -1,22 +1,15 @@
 """Single-turn decisions out of bfcl-eval's package data and When2Call files.
 
-bfcl-eval pins numpy 1.26 and a dozen provider SDKs, so nothing of it is imported: its wheel is
-fetched with pip and read as the zip file that it is.
+Nothing of bfcl-eval is imported: its wheel (packages.py) is read as the zip file that it is.
 """
 
-import hashlib
 import json
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-BFCL_VERSION = "2026.3.23"
-BFCL_SHA256 = "3bb6dfa5f0c68ad403c9ec50b00db2bb3b4cc9b38ab1ff33f48fe30d853d3a0a"
 
 CALL_CATEGORIES = (
     "simple_python",
@@ -75,22 +68,6 @@ class Item:
     def label(self) -> str:
         """`call`, `ask` (a required value is missing) or `refuse` (no tool fits)."""
         return "call" if self.gold else ("ask" if self.missing else "refuse")
-
-
-def fetch_bfcl(cache: Path) -> Path:
-    """The bfcl-eval wheel, from `cache` or else from the package index, its hash checked."""
-    wheel = cache / f"bfcl_eval-{BFCL_VERSION}-py3-none-any.whl"
-    if not wheel.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--disable-pip-version-check", f"bfcl-eval=={BFCL_VERSION}", "-d", str(cache)]
-        if subprocess.run(command, check=False).returncode != 0 or not wheel.exists():
-            raise SourceError(
-                f"bfcl-eval {BFCL_VERSION} could not be fetched; is the package index reachable?"
-            )
-    if hashlib.sha256(wheel.read_bytes()).hexdigest() != BFCL_SHA256:
-        raise SourceError(f"{wheel} is not bfcl-eval {BFCL_VERSION}: delete it and run again")
-    return wheel
 
 
 def bfcl_items(wheel: Path) -> list[Item]:
