@@ -2,8 +2,8 @@
 
 import json
 import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ SCHEMA = 1
 """The version of a record's fields (docs/decision-log.md)."""
 
 _BATCH = 1000
+_PAUSE_SECONDS = 0.05
 
 logger = logging.getLogger("seam")
 
@@ -30,7 +31,8 @@ class DecisionLog:
     def __init__(self, settings: Decisions, dropped: Callable[[], None]) -> None:
         self._settings = settings
         self._dropped = dropped
-        self._queue: queue.Queue[Record | None] = queue.Queue(settings.queue)
+        self._waiting: deque[Record] = deque()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="decision-log", daemon=True)
         self._complained = False
 
@@ -39,29 +41,26 @@ class DecisionLog:
         self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Take a record, never blocking; a full queue drops it."""
-        try:
-            self._queue.put_nowait(record)
-        except queue.Full:
+        """Take a record, never blocking; where too many wait, it is dropped."""
+        if len(self._waiting) < self._settings.queue:
+            self._waiting.append(record)
+        else:
             self._dropped()
 
     def close(self) -> None:
         """Write what waits and stop."""
-        self._queue.put(None)
+        self._closing.set()
         self._thread.join()
 
     def _write_all(self) -> None:
-        ended = False
-        while not ended:
-            batch = [self._queue.get()]
-            while len(batch) < _BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            ended = batch[-1] is None
-            self._write([record for record in batch if record is not None])
+        # By the clock, not by a signal for each record: waking a thread costs a reply more than that.
+        closing = False
+        while not closing:
+            closing = self._closing.wait(_PAUSE_SECONDS)
+            while self._waiting:
+                self._write([self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))])
 
     def _write(self, batch: list[Record]) -> None:
-        if not batch:
-            return
         lines = [json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in batch]
         try:
             self._rotate()

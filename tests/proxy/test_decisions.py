@@ -233,12 +233,11 @@ async def test_a_disk_that_fails_fails_no_reply(tmp_path: Path, caplog: pytest.L
 
 
 async def test_a_full_queue_fails_no_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never_written(self: DecisionLog) -> None:
-        while self._queue.get() is not None:
-            held.wait()
+    def never_written(self: DecisionLog, batch: list[Any]) -> None:
+        held.wait()
 
     held = threading.Event()
-    monkeypatch.setattr(DecisionLog, "_write_all", never_written)
+    monkeypatch.setattr(DecisionLog, "_write", never_written)
     config = {"decisions": {"queue": 1}}
     async with (
         Upstream([said("Hello.")], repeat_last=True) as upstream,
