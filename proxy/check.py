@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from proxy.config import Config
 from proxy.errors import HttpError
-from proxy.plan import is_stale, plan
+from proxy.plan import is_stale, plan, reading_of
 from proxy.probe import hints_of, probe
 from proxy.profiles import Profile
 from proxy.runtime import Settings
-from proxy.upstream import ModelFacts, Upstream
+from proxy.upstream import Facts, ModelFacts, Upstream
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ async def check(settings: Settings) -> Findings:
     hints = hints_of(settings.profiles.values())
     for upstream in settings.upstreams.values():
         upstream.facts = await probe(upstream, hints)
-        _show_upstream(upstream, findings)
+        _show_upstream(upstream, settings.config, findings)
     for profile in settings.profiles.values():
         await _check_profile(profile, settings, findings)
     for upstream in settings.upstreams.values():
@@ -40,7 +41,7 @@ async def check(settings: Settings) -> Findings:
     return findings
 
 
-def _show_upstream(upstream: Upstream, findings: Findings) -> None:
+def _show_upstream(upstream: Upstream, config: Config, findings: Findings) -> None:
     facts = upstream.facts
     findings.rows.append(("upstream", upstream.name, upstream.settings.url))
     if facts.problem:
@@ -51,10 +52,28 @@ def _show_upstream(upstream: Upstream, findings: Findings) -> None:
         told = facts.processor
         shown = f"{told.get('name')} {told.get('version')}" if told else "not loaded: no bias by `processor`"
         findings.rows.append(("", "processor", shown))
+        runner = (told or {}).get("runner") or "not known: only the processor tells"
+        findings.rows.append(("", "model runner", runner))
+    findings.rows.append(("", "reading", _reading_words(config, facts)))
     for name, model in facts.models.items():
         _show_entry(f"model {name}", model, findings)
         for hint, hinted in model.hinted.items():
             _show_entry(f"model {name}, parser {hint.parser or 'unset'}", hinted, findings)
+
+
+def _reading_words(config: Config, facts: Facts) -> str:
+    """How the margin is read on this server, and why so."""
+    how = reading_of(config, facts)
+    if how is None:
+        return "off"
+    chosen = "chosen by auto" if config.reading.how == "auto" else "as configured"
+    costs = {
+        "ids": "exact; on the V1 runner it spoils other requests' top_logprobs",
+        "top_logprobs": "exact where the entry is among the likeliest tokens, else an upper bound",
+        "scoring": "exact, by a query beside each reply; on V1 it spoils others' top_logprobs for one step",
+        "prompt": "exact, by a query beside each reply that pays a whole prefill",
+    }
+    return f"{how}, {chosen} ({costs[how]})"
 
 
 def _show_entry(name: str, model: ModelFacts, findings: Findings) -> None:
