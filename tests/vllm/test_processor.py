@@ -92,6 +92,21 @@ def test_reasoning_that_an_earlier_reply_closed_opens_nothing(make: Any) -> None
 
 
 @each_engine
+def test_a_chunk_of_a_prompt_that_ends_on_an_older_end_opens_nothing(make: Any) -> None:
+    for scope in ("decision", "everywhere"):
+        asked = arguments(scope=scope, after=[END])
+        run(make(random.Random(0)), Request("a", [WORD, END, WORD, WORD], [WORD] * 4, asked, unfilled=2))
+
+
+@each_engine
+@pytest.mark.parametrize("blanks", [MAX_SPACE, MAX_SPACE + 1])
+def test_whitespace_at_the_end_of_the_prompt_counts_too(make: Any, blanks: int) -> None:
+    for scope in ("decision", "everywhere"):
+        asked = arguments(scope=scope, after=[END], space=[BLANK])
+        run(make(random.Random(0)), Request("a", [END, *[BLANK] * blanks], [WORD] * 3, asked))
+
+
+@each_engine
 def test_an_end_may_begin_in_the_prompt(make: Any) -> None:
     for scope in ("decision", "everywhere"):
         asked = arguments(scope=scope, after=[END, END_TAIL])
