@@ -22,8 +22,7 @@ PY := .venv/bin/python
 	{ echo "error: $$PWD: less than 8 GB free; make room for .venv-vllm" >&2; exit 2; }
 	@$(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/pip install --disable-pip-version-check --progress-bar off -e '.[serve,train,dev]' | \
-	sed -un -E 's/^ *(Downloading|Using cached) ([^-]+)-.*\(([0-9.]+ MB)\).*/  \2 (\3)/p; \
-	s/^ *Building wheel for (\S+).*started.*/  building \1/p; s/^Installing.*/  unpacking/p'
+	awk '/Downloading.*[0-9] MB|Installing/ { print "  " substr($$0, 1, 90); fflush() }'
 	@# PyPI's builds of these do not match the CPU torch, and vLLM starts without them.
 	@.venv-vllm/bin/pip uninstall $(PIP_FLAGS) -y torchvision torchaudio torchcodec
 	@touch $@
