@@ -53,13 +53,19 @@ def card(record: dict[str, Any], recipe: dict[str, Any], manifest: dict[str, Any
     """The model card, with the figures of the test split or, before it was touched, validation's."""
     split = splits(record)[0]
     shown = record[split]
-    missed = [row["figure"] for row in shown["gates"] if not row["met"]]
+    missed = [row["figure"] for row in shown["gates"] if not row["met"] and row["estimate"] is not None]
+    unmeasured = [row["figure"] for row in shown["gates"] if row["estimate"] is None]
     status = f"Held-out {split} split, {shown['when'][:10]}. "
     if split != "test":
         status += "The test split has not been touched. "
-    status += f"Gates not met: {', '.join(missed)}." if missed else "All gates are met."
+    if missed:
+        status += f"**Gates not met: {_listed(missed)}.** "
+    if unmeasured:
+        status += f"Not measured: {_listed(unmeasured)}. "
+    if not missed and not unmeasured:
+        status += "All gates are met."
     return TEMPLATE.read_text(encoding="utf-8").format(
-        status=status,
+        status=status.strip(),
         table=_table(shown["gates"]),
         curve=_curve(shown["figures"]["curve"]),
         when2call="used" if manifest["when2call"] else "not used for training",
@@ -79,9 +85,11 @@ def _table(gates: list[dict[str, Any]]) -> str:
     for row in gates:
         gate = f"{row['low']} to {row['high']}" if row["high"] < 1 else f"at least {row['low']}"
         value = "-" if row["estimate"] is None else f"{row['estimate']:.3f}"
-        verdict = "met" if row["met"] else "**not met**"
-        name = row["figure"].replace("_", " ")
-        lines.append(f"| {name} | {gate} | {value} | {_interval(row['interval'])} | {row['n']} | {verdict} |")
+        verdict = "met" if row["met"] else "not measured" if row["estimate"] is None else "**not met**"
+        name = _listed([row["figure"]])
+        lines.append(
+            f"| {name} | {gate} | {value} | {_interval(row['interval'])} | {row['n'] or '-'} | {verdict} |"
+        )
     return "\n".join(lines)
 
 
@@ -94,6 +102,10 @@ def _curve(curve: list[dict[str, Any]]) -> str:
         ]
         lines.append(f"| {point['bias']:g} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)
 
 
 def _interval(limits: list[float | None]) -> str:

@@ -39,12 +39,15 @@ BETAS = (0.9, 0.99)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the adapter, beside the code: its hash guards a resumed run."""
+    """What a run may not change when it is resumed: its hash is the guard.
+
+    Steps and rate may: whoever has more time goes on from a finished run, and `phases` in
+    recipe.json says what was done.
+    """
 
     data: str
     seed: int
     trees_per_step: int = 6
-    rate: float = 5e-4
     warmup: int = 10
     decision_weight: float = 2.0
     order_weight: float = 1.0
@@ -54,11 +57,12 @@ class Recipe:
 class Trainer:
     """Model, optimizer and the order of trees; one `step` at a time."""
 
-    def __init__(self, base: Path, trees: list[Json], recipe: Recipe, steps: int) -> None:
+    def __init__(self, base: Path, trees: list[Json], recipe: Recipe, steps: int, rate: float) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         torch.manual_seed(recipe.seed)
-        self.recipe, self.steps = recipe, steps
+        self.recipe, self.steps, self.rate = recipe, steps, rate
+        self.phases = [{"from": 0, "steps": steps, "rate": rate}]
         self.step_number = self.cursor = 0
         self.tokenizer = AutoTokenizer.from_pretrained(base)
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -68,7 +72,7 @@ class Trainer:
         # Weights are named as in the whole checkpoint, so attach under it.
         self.adapted = lora.attach(model, LAYERS, RANK, ALPHA)
         self.parameters = [p for module in self.adapted.values() for p in (module.a, module.b)]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=recipe.rate, betas=BETAS, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=rate, betas=BETAS, weight_decay=0.0)
         self.rows = ordered(trees, recipe.seed)
 
     def step(self) -> Json:
@@ -91,7 +95,7 @@ class Trainer:
         self._add_up(totals)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for settings in self.optimizer.param_groups:
-            settings["lr"] = self.recipe.rate * schedule(self.step_number, self.steps, self.recipe.warmup)
+            settings["lr"] = self.rate * schedule(self.step_number, self.steps, self.recipe.warmup)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step_number += 1
@@ -159,6 +163,7 @@ class Trainer:
         return {
             "step": self.step_number,
             "cursor": self.cursor,
+            "phases": self.phases,
             "adapter": [parameter.detach() for parameter in self.parameters],
             "optimizer": self.optimizer.state_dict(),
         }
@@ -166,6 +171,9 @@ class Trainer:
     def restore(self, state: Json) -> None:
         """Take a state up again."""
         self.step_number, self.cursor = state["step"], state["cursor"]
+        phase = {"from": self.step_number, "steps": self.steps, "rate": self.rate}
+        same = {**phase, "from": state["phases"][-1]["from"]} == state["phases"][-1]
+        self.phases = state["phases"] + ([] if same else [phase])
         with torch.no_grad():
             for parameter, value in zip(self.parameters, state["adapter"], strict=True):
                 parameter.copy_(value)
@@ -207,14 +215,19 @@ def train(trainer: Trainer, out: Path, guard: str, every: int) -> None:
     if checkpoint.exists():
         trainer.restore(torch.load(checkpoint, weights_only=True)["trainer"])
     leads = dist.get_rank() == 0
+    log = out / "steps.jsonl"
+    if leads:
+        # Steps after the checkpoint are taken again.
+        lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+        log.write_text("".join(lines[: trainer.step_number]), encoding="utf-8")
     began, first = time.monotonic(), trainer.step_number
     while trainer.step_number < trainer.steps:
         figures = trainer.step()
         if not leads:
             continue
         passed = time.monotonic() - began
-        with (out / "steps.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps({**figures, "seconds": round(passed, 1)}) + "\n")
+        with log.open("a", encoding="utf-8") as lines_out:
+            lines_out.write(json.dumps({**figures, "seconds": round(passed, 1)}) + "\n")
         left = passed / (trainer.step_number - first) * (trainer.steps - trainer.step_number)
         print(f"{json.dumps(figures)} of {trainer.steps}, {left / 60:.0f} min left", flush=True)
         if trainer.step_number % every == 0 or trainer.step_number == trainer.steps:
@@ -230,6 +243,7 @@ def write_recipe(out: Path, trainer: Trainer) -> None:
     document = {
         **asdict(trainer.recipe),
         "steps": trainer.step_number,
+        "phases": trainer.phases,
         "rank": RANK,
         "alpha": ALPHA,
         "layers": [LAYERS.start, LAYERS.stop],
@@ -245,7 +259,7 @@ def work(rank: int, options: argparse.Namespace, recipe: Recipe, store: str) -> 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.processes)
     trees = [json.loads(line) for line in options.data.read_bytes().splitlines()]
-    trainer = Trainer(options.base, trees, recipe, options.steps)
+    trainer = Trainer(options.base, trees, recipe, options.steps, options.rate)
     train(trainer, options.out, fingerprint(recipe), options.every)
     dist.destroy_process_group()
 
@@ -268,6 +282,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.lab.train", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=380)
+    parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--base", type=Path, default=Path(".cache/lab/base"))
