@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, default=merge.ADAPTER)
     parser.add_argument("--model", type=Path, help="merged checkpoint; default: made from --adapter")
     parser.add_argument("--data", type=Path, default=Path(".cache/lab/data"))
-    parser.add_argument("--generate", type=int, default=200, help="whole replies to judge")
+    parser.add_argument("--generate", type=int, default=80, help="whole replies to judge")
     parser.add_argument("--server", help="root URL of a vLLM server with the same model")
     parser.add_argument("--record", type=Path, help="write the figures into this JSON file")
     parser.add_argument("--out", type=Path, default=Path(".cache/lab/evaluation"))
