@@ -24,13 +24,13 @@ from bench.overhead.processes import free_port, last_line, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-ADAPTER = Path(__file__).with_name("adapter") / "adapter_model.safetensors"
 LOG = ROOT / ".cache" / "lab" / "vllm.log"
 NAME = "lab"
 
 Progress = Callable[[float], None]
 """Called twice a second while a server starts, with the seconds since it was asked to."""
 
+_MAKER = "bench.lab.merge"
 _CONTEXT = 8192
 _NEEDED_BYTES = 200_000_000  # the log and vLLM's own caches
 _POLL_SECONDS = 0.5
@@ -167,13 +167,12 @@ def checkpoint(python: Path = PYTHON) -> Path:
         InputError: the environment is missing, or the model can't be made.
     """
     _check_python(python)
-    module = "bench.lab.merge" if ADAPTER.exists() else "bench.lab.checkpoint"
     made = subprocess.run(
-        [python, "-m", module], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [python, "-m", _MAKER], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if made.returncode:
         said = made.stderr.strip().splitlines() or ["it said nothing"]
-        raise InputError(said[-1].removeprefix("error: "), where=module, mend=f"run {python} -m {module}")
+        raise InputError(said[-1].removeprefix("error: "), where=_MAKER, mend=f"run {python} -m {_MAKER}")
     return Path(made.stdout.strip().splitlines()[-1])
 
 
