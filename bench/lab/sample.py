@@ -35,13 +35,10 @@ _WIDTH = 100
 
 
 def sample(vllm: str, proxy: str) -> str:
-    """Ask each question without a bias and with one halfway between the two gaps; what came, as text.
-
-    Such a bias lets the request that is nearer to a call have it, and keeps it from the other.
-    """
+    """Ask each question without a bias and with one that flips exactly one of them; what came, as text."""
     entry = _entry(proxy)
     margins = [_margin(vllm, question, entry) for question in QUESTIONS]
-    bias = -round(sum(margin.gap or 0.0 for margin in margins) / len(margins), 2)
+    bias = flipping(*(margin.gap or 0.0 for margin in margins))
     lines: list[str] = []
     for question, margin in zip(QUESTIONS, margins, strict=True):
         lines += ["", question]
@@ -50,6 +47,17 @@ def sample(vllm: str, proxy: str) -> str:
             p = biased(margin.probability or 0.0, b)
             lines.append(f"  bias {b:<6g} p(call) {p:.3f}  {action or 'no class':<9}  {_said(reply)}")
     return "\n".join(lines)
+
+
+def flipping(tool_gap: float, other_gap: float) -> float:
+    """The bias that changes one of two greedy decisions, in nats.
+
+    Where both questions get the same decision, halfway between the gaps: the one nearer to a call has it, the
+    other not. Where the model tells them apart already, half a nat more than the call needs to be held back.
+    """
+    if (tool_gap > 0) == (other_gap > 0):
+        return -round((tool_gap + other_gap) / 2, 2)
+    return -round(max(tool_gap, other_gap) + 0.5, 2)
 
 
 def _request(question: str) -> dict[str, Any]:
