@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
@@ -154,7 +155,13 @@ def lab_server(settings: Settings, progress: Progress | None = None) -> Iterator
     port = free_port() if settings.port is None else settings.port
     _check(settings, port)
     settings.log.unlink(missing_ok=True)
-    with running(settings.command(port), settings.log, settings.environment()) as process:
+    # vLLM leaves the sockets between its processes behind, and they must have short paths.
+    with (
+        TemporaryDirectory(prefix="seam-vllm-", ignore_cleanup_errors=True) as sockets,
+        running(
+            settings.command(port), settings.log, settings.environment() | {"VLLM_RPC_BASE_PATH": sockets}
+        ) as process,
+    ):
         server = Service("vLLM", f"http://127.0.0.1:{port}", settings.log, process, last_failure)
         server.await_ready("/health", settings.start_seconds, progress)
         yield server

@@ -117,6 +117,7 @@ def test_it_serves_offline_in_fp32_with_our_processor(make: Maker) -> None:
     assert int(options["--max-num-batched-tokens"]) >= int(options["--max-model-len"])
     assert arguments[-2:] == ["--seed", "7"]
     assert environment["HF_HUB_OFFLINE"] == "1"
+    assert not Path(environment["VLLM_RPC_BASE_PATH"]).exists()
     root = environment["PYTHONPATH"].split(os.pathsep)[0]
     assert (Path(root) / "calibrators" / "processor.py").exists()
 
