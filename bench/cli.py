@@ -1,26 +1,15 @@
 """`bench`: one subcommand a file, imported when it is called."""
 
-import difflib
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import click
 
 from bench.errors import BenchError
-
-
-class Subcommand(NamedTuple):
-    """Where a subcommand lives and what it does."""
-
-    target: str
-    """`module:attribute` of the click command."""
-    summary: str
-    """The line under `bench --help`; here so that the help imports no subcommand."""
-
+from bench.group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "curve": Subcommand(
@@ -35,41 +24,14 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.overhead.command:overhead",
         "Measure the proxy's own cost on a canned upstream.",
     ),
+    "score": Subcommand(
+        "bench.score:score",
+        "Score existing result files, offline.",
+    ),
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is called, not when the help is shown."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names of all subcommands, sorted."""
-        return sorted(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The subcommand of that name, imported now; None where there is none."""
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        module, _, attribute = SUBCOMMANDS[cmd_name].target.partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand; a usage error names the nearest where there is none."""
-        if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
-            nearest = difflib.get_close_matches(args[0], SUBCOMMANDS, n=1, cutoff=0)[0]
-            ctx.fail(f"No such command '{args[0]}'; the nearest is '{nearest}'.")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of subcommands from the table."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, SUBCOMMANDS[name].summary) for name in sorted(SUBCOMMANDS)])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, subcommands=SUBCOMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seam", prog_name="bench")
 def bench() -> None:
     """Measure tool-calling models and their calibration.

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,6 +12,7 @@ import pytest
 
 from bench import cli
 from bench.errors import BenchError, CheckFailed, InputError, ServerUnreachable
+from bench.group import LazyGroup, Subcommand
 from bench.options import Shared, shared_options
 from bench.progress import progress
 from bench.runs import Git, Manifest, Plan, Session
@@ -46,8 +47,19 @@ def greet(*, shared: Shared, fail: str | None) -> None:
 @pytest.fixture
 def greeting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A `bench greet` that fails as told, and the signal handler put back."""
-    monkeypatch.setattr(cli, "SUBCOMMANDS", {"greet": cli.Subcommand(f"{__name__}:greet", "Greet.")})
+    monkeypatch.setattr(cli.bench, "subcommands", {"greet": Subcommand(f"{__name__}:greet", "Greet.")})
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+
+def commands(group: click.Command = cli.bench) -> Iterator[tuple[str, Subcommand, click.Command]]:
+    """Every command by name, with its entry in the table: those of groups within groups too."""
+    assert isinstance(group, LazyGroup)
+    for name, entry in group.subcommands.items():
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield name, entry, command
+        if isinstance(command, click.Group):
+            yield from commands(command)
 
 
 def code_of(*arguments: str) -> int:
@@ -70,19 +82,15 @@ def test_help_lists_the_commands_without_importing_them() -> None:
 
 
 def test_every_listed_command_exists_under_its_name() -> None:
-    for name, entry in cli.SUBCOMMANDS.items():
-        module, _, attribute = entry.target.partition(":")
-        assert getattr(import_module(module), attribute).name == name
+    for name, entry, command in commands():
+        assert command.name == name
         assert entry.summary.endswith(".")
 
 
 def test_every_command_takes_the_shared_options() -> None:
-    context = click.Context(cli.bench)
-    for name in cli.SUBCOMMANDS:
-        command = cli.bench.get_command(context, name)
-        assert command is not None
+    for name, _, command in commands():
         options = {option for parameter in command.params for option in parameter.opts}
-        assert options >= {"--json", "--seed", "--limit", "--out"}
+        assert isinstance(command, click.Group) or options >= {"--json", "--seed", "--limit", "--out"}, name
 
 
 @pytest.mark.parametrize(
