@@ -1,5 +1,6 @@
 import json
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calibrators.actions import Action, is_call_text, reply_action, text_action
+from calibrators.actions import Action, Cues, is_call_text, reply_action, text_action
 from calibrators.reply import Reply
 
 SOURCE = resources.files("calibrators").joinpath("data/published_cues.yaml").read_text("utf-8")
@@ -39,12 +40,12 @@ prose = st.lists(pieces | st.text(max_size=8), max_size=6).map(" ".join)
 
 @given(prose.filter(lambda text: text.strip() and not is_call_text(text)))
 def test_a_text_has_the_class_of_the_published_lists(text: str) -> None:
-    assert text_action(text) == published(text)
+    assert text_action(text, Cues.PUBLISHED) == published(text)
 
 
 @pytest.mark.parametrize("cue", CUES)
 def test_every_published_cue_decides_on_its_own(cue: str) -> None:
-    assert text_action(f"Well, {cue} then.") == published(cue)
+    assert text_action(f"Well, {cue} then.", Cues.PUBLISHED) == published(cue)
 
 
 brackets = st.lists(st.sampled_from([*"[]{}()\"',:=-+*#\\ \n", "f", "1", "name", "```", "<tool_call>"])).map(
@@ -151,3 +152,16 @@ def test_a_reply_that_could_not_be_read_has_no_class() -> None:
 def test_the_published_lists_are_shipped_with_their_notice() -> None:
     assert "Apache License 2.0" in SOURCE
     assert json.dumps(LISTS)
+
+
+CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "cases/classify.json").read_text("utf-8")
+)
+
+
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, id=f"{case['id']}-{run['run']}") for case in CASES for run in case["runs"]]
+)
+def test_texts_from_public_bug_reports_have_their_class(run: dict[str, Any]) -> None:
+    check = run["check"]
+    assert text_action(run["text"]) in check.get("class_in", [check.get("class")])
