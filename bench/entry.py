@@ -9,15 +9,14 @@ from typing import Any
 import click
 import yaml
 
-from bench.errors import CheckFailed, InputError, ServerUnreachable
+from bench.errors import CheckFailed, ServerUnreachable
 from bench.options import Shared, shared_options
 from bench.runs import Plan, RunFolder
+from bench.served import connected, facts_of, names_of
 from calibrators.entry import Entry, NoEntry
 from calibrators.openers import Hint, find, verified
-from proxy import config
 from proxy.errors import HttpError
-from proxy.probe import glance
-from proxy.upstream import Facts, Upstream
+from proxy.upstream import Facts
 
 Json = dict[str, Any]
 
@@ -56,7 +55,7 @@ def entry(
     )
     # A server that does not answer leaves no run folder behind.
     facts = asyncio.run(_facts(url, api_key_env))
-    names = _names(facts, model)[: shared.limit]
+    names = names_of(facts, model)[: shared.limit]
     with RunFolder.open(shared.folder("entry"), plan) as run:
         records = run.records()
         for name in names:
@@ -71,35 +70,19 @@ def entry(
         raise CheckFailed(f"no entry tokens to rely on for {', '.join(wrong)}", mend="see the reason above")
 
 
-def _upstream(url: str, api_key_env: str | None) -> Upstream:
-    return Upstream("bench", config.Upstream(url=url, api_key_env=api_key_env))
-
-
 async def _facts(url: str, api_key_env: str | None) -> Facts:
-    upstream = _upstream(url, api_key_env)
+    upstream = connected(url, api_key_env)
     try:
-        facts = await glance(upstream)
+        return await facts_of(upstream)
     finally:
         await upstream.aclose()
-    if facts.problem is not None:
-        raise ServerUnreachable(facts.problem, where=url, mend="start the server, or name another --upstream")
-    return facts
-
-
-def _names(facts: Facts, model: str | None) -> list[str]:
-    if model is None:
-        return list(facts.models)
-    if model not in facts.models:
-        listed = ", ".join(facts.models)
-        raise InputError(f"the server has no model {model!r}", where="--model", mend=f"it lists: {listed}")
-    return [model]
 
 
 async def _model(
     url: str, api_key_env: str | None, facts: Facts, name: str, parser: str | None, openers: Sequence[str]
 ) -> Json:
     """One model's record: the entry or the reason, and the profile's block."""
-    upstream = _upstream(url, api_key_env)
+    upstream = connected(url, api_key_env)
     try:
         found = await upstream.answered(find(name, Hint(parser, tuple(openers))))
         entry = await upstream.answered(verified(name, found, facts.processor is not None))
