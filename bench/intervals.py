@@ -17,7 +17,7 @@ All intervals are two-sided. The bootstrap is the percentile one; its draws depe
 the data alone, in whatever order the cases come. Tests and multiplicity are in `significance`.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -175,6 +175,48 @@ def rate(hits: ArrayLike, clusters: Labels | None = None, *, seed: int = 0, leve
         low, high = _wilson_limits(k if total else 0, k, level)
         return Estimate(total / n, low, high, "wilson over clusters", n, k, level=level)
     return cluster_bootstrap(_with_ones(outcomes), clusters, _ratio, seed, level=level)
+
+
+def cluster_ratios(
+    pairs: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    clusters: Labels,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+) -> dict[str, Estimate]:
+    """Many ratios of sums over the same cases, from one set of draws: a whole table for one bootstrap.
+
+    pairs: by name, numerators and denominators (n,) of each case: its looping turns and its turns, its
+    calls and its turns. A case whose denominator is 0 does not count. Intervals as `rate` has them: Wilson
+    with one outcome a cluster, the cluster bootstrap from 50 clusters up, Wilson's limits with the
+    clusters as cases for a share of 0 or 1, else none and the reason.
+    """
+    names = list(pairs)
+    table = _columns(np.column_stack([part for name in names for part in pairs[name]]) if names else [])
+    drawn = None
+    found = {}
+    for i, name in enumerate(names):
+        top, bottom = table[:, 2 * i], table[:, 2 * i + 1]
+        carriers = {label for label, count in zip(clusters, bottom.tolist(), strict=True) if count}
+        n, k = int(np.sum(bottom > 0)), len(carriers)
+        if not n:
+            found[name] = Estimate(None, None, None, None, 0, 0, "no case was scored", level)
+            continue
+        value = float(top.sum() / bottom.sum())
+        if k == n and _is_binary(top) and _is_binary(bottom):
+            found[name] = wilson(int(top.sum()), n, level)
+        elif k < MIN_BOOTSTRAP_CLUSTERS:
+            found[name] = Estimate(value, None, None, None, n, k, _too_few(k), level)
+        elif value in (0.0, 1.0) and np.all(top <= bottom):
+            low, high = _wilson_limits(k if value else 0, k, level)
+            found[name] = Estimate(value, low, high, "wilson over clusters", n, k, level=level)
+        else:
+            drawn = resampled_sums(table, clusters, seed, draws) if drawn is None else drawn
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios = drawn[:, 2 * i] / drawn[:, 2 * i + 1]
+            found[name] = _percentiles(value, ratios, n, k, level)
+    return found
 
 
 def paired_difference(

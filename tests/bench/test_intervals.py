@@ -13,6 +13,7 @@ from bench.intervals import (
     Estimate,
     auc,
     cluster_bootstrap,
+    cluster_ratios,
     newcombe,
     no_discordance,
     paired_difference,
@@ -228,6 +229,41 @@ def test_a_clustered_rate_at_its_end_keeps_a_width(value: int) -> None:
     figure = rate([value] * 800, clusters=[i % 200 for i in range(800)])
     assert limits(figure) == limits(wilson(200 * value, 200))
     assert figure.method == "wilson over clusters"
+
+
+def test_many_ratios_have_the_intervals_that_each_has_alone() -> None:
+    random = np.random.default_rng(3)
+    turns = random.integers(1, 6, 120)
+    loops = random.binomial(turns, 0.2)
+    scenarios = list(range(60)) * 2
+    both = cluster_ratios({"loops": (loops, turns), "calls": (3 * turns + loops, turns)}, scenarios, seed=5)
+    for name, top in (("loops", loops), ("calls", 3 * turns + loops)):
+        alone = cluster_bootstrap(
+            np.column_stack((top, turns)), scenarios, lambda sums: sums[:, 0] / sums[:, 1], seed=5
+        )
+        assert both[name] == alone
+
+
+def test_a_ratio_leaves_out_cases_that_do_not_carry_it() -> None:
+    scenarios = ["a", "b", "c", "c"]
+    found = cluster_ratios(
+        {
+            "one": ([1, 0, 0, 0], [1, 1, 1, 0]),
+            "few": ([1, 0, 2, 1], [2, 2, 2, 2]),
+            "none": ([0] * 4, [0] * 4),
+        },
+        scenarios,
+    )
+    assert found["one"] == wilson(1, 3)
+    assert found["few"][:4] == (0.5, None, None, None)
+    assert found["few"].clusters == 3
+    assert found["none"].reason == "no case was scored"
+
+
+def test_a_share_of_many_clusters_at_its_end_keeps_a_width() -> None:
+    found = cluster_ratios({"loops": ([0] * 120, [3] * 120)}, list(range(60)) * 2)["loops"]
+    assert limits(found) == limits(wilson(0, 60))
+    assert found.method == "wilson over clusters"
 
 
 def test_few_binary_pairs_get_newcombe() -> None:
