@@ -96,12 +96,13 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Unbiased:
-    """Stands where a bias was asked for and cannot be given, and says why."""
+class Idle:
+    """Stands where a calibrator was asked for and cannot act, and says why."""
 
     reason: Skip
+    name: str = "bias"
 
     def flow(self, query: Query, ask: Ask, report: Report) -> Flow:
         """Ask as it came."""
-        report.skipped["bias"] = self.reason
+        report.skipped[self.name] = self.reason
         return (yield from ask(query))

@@ -5,7 +5,7 @@ body is never parsed and dumped: its members keep their spans, and a change is s
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -119,18 +119,32 @@ def set_members(raw: str | None, members: Mapping[str, str]) -> str:
 
 def map_objects(raw: str, change: Callable[[Body], Body]) -> str:
     """A raw JSON array with its objects changed; other values and any other text stay as they are."""
-    elements = _elements(raw)
+    elements = elements_of(raw)
     changed = [change(Body.parse(e)).render() if e.startswith("{") else e for e in elements]
     return raw if changed == elements else "[" + ",".join(changed) + "]"
 
 
 def cut_array(raw: str, count: int) -> str:
     """A raw JSON array without what comes after its first `count` elements; other JSON as it is."""
-    elements = _elements(raw)
+    elements = elements_of(raw)
     return raw if len(elements) <= count else "[" + ",".join(elements[:count]) + "]"
 
 
-def _elements(raw: str) -> list[str]:
+def appended(raw: str, elements: Iterable[str]) -> str:
+    """A raw JSON array with raw elements behind its own, whose bytes stay.
+
+    Raises:
+        NotAnObject: `raw` is no array.
+    """
+    kept = raw.rstrip(_SPACE)
+    if not (kept.startswith("[") and kept.endswith("]")):
+        raise NotAnObject("an array is due")
+    empty = not kept[1:-1].strip(_SPACE)
+    new = ",".join(elements)
+    return kept[:-1] + (new if empty or not new else "," + new) + "]"
+
+
+def elements_of(raw: str) -> list[str]:
     """The raw elements of an array; none for any other JSON."""
     elements: list[str] = []
     at = _skip(raw, 0) + 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from calibrators.body import Body
 from calibrators.reply import Reply
@@ -26,6 +26,58 @@ class Role(StrEnum):
     SRI = "sri"
     CRI = "cri"
     SHADOW = "shadow"
+
+
+class Outcome(StrEnum):
+    """What came of a probe that has looked at a reply."""
+
+    PASSED = "passed"
+    """It found nothing to do."""
+    GATED = "gated"
+    """It found something, and a gate was shut."""
+    LOG_ONLY = "log_only"
+    """It would have acted."""
+    RETRIED = "retried"
+    BYPASSED = "bypassed"
+    FAILED = "failed"
+    """It asked again, and the first reply is served after all."""
+
+
+@dataclass(slots=True)
+class Probed:
+    """One probe's look at one reply.
+
+    Attributes:
+        why: for people; never a text of the conversation.
+        before: the reply that it looked at.
+        after: what its second query answered.
+        pair: names the would-be decision that stands beside the live one (log_only).
+    """
+
+    probe: str
+    outcome: Outcome
+    why: str
+    before: Reply
+    after: Reply | None = None
+    pair: str | None = None
+
+    def settle(self, outcome: Outcome, why: str) -> None:
+        """What came of it in the end."""
+        self.outcome, self.why = outcome, why
+
+    @property
+    def acted(self) -> bool:
+        """Whether what is served is its doing."""
+        return self.outcome in (Outcome.RETRIED, Outcome.BYPASSED)
+
+    @property
+    def fired(self) -> bool:
+        """Whether it is spent for this turn."""
+        return self.acted or self.outcome in (Outcome.LOG_ONLY, Outcome.FAILED)
+
+
+LateRole = Literal["system", "developer", "user"]
+"""The role of a message that comes last and is not the client's."""
 
 
 class QueryFailed(Exception):
@@ -88,24 +140,42 @@ class Report:
     Attributes:
         applied: what acted, by calibrator ("bias" -> "-1.5/processor").
         skipped: why a calibrator did not act, by calibrator.
+        probes: the looks that probes took, in order.
         void: why nothing of what was applied is in the reply that is served.
+        queries: how many were made.
+        most: how many may be made.
+        late_role: under which role the template took a message behind the client's; None: not learned.
     """
 
     applied: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, Skip] = field(default_factory=dict)
+    probes: list[Probed] = field(default_factory=list)
     void: Skip | None = None
+    queries: int = 0
+    most: int = 6
+    late_role: LateRole | None = None
 
     def header(self) -> str:
-        """`bias=-1.5/processor; ...`, or `none; reason=...` where nothing acted."""
+        """`bias=-1.5/processor; sri=retried`, or `none; reason=...` where nothing acted."""
         if self.void is not None:
             return f"none; reason={self.void.text}"
-        if self.applied:
-            parts = [f"{name}={what}" for name, what in self.applied.items()]
-            parts += [f"{name}=none ({why.text})" for name, why in self.skipped.items()]
-            return "; ".join(parts)
-        if self.skipped:
-            return "none; reason=" + ", ".join(why.text for why in self.skipped.values())
-        return "none"
+        acted = {**self.applied, **{p.probe: str(p.outcome) for p in self.probes if p.acted}}
+        idle = {name: why.text for name, why in self.skipped.items()}
+        idle |= {p.probe: p.why for p in self.probes if not p.acted}
+        if acted:
+            parts = [f"{name}={what}" for name, what in acted.items()]
+            return "; ".join(parts + [f"{name}=none ({why})" for name, why in idle.items()])
+        return "none; reason=" + ", ".join(idle.values()) if idle else "none"
+
+    def spend(self) -> None:
+        """Count one more query.
+
+        Raises:
+            QueryFailed: all that may be made for one reply have been made.
+        """
+        if self.queries >= self.most:
+            raise QueryFailed(f"{self.most} queries were made for this reply already (limits.max_queries)")
+        self.queries += 1
 
 
 class Calibrator(Protocol):
@@ -128,16 +198,18 @@ def forgiving(query: Query, asked: Body, report: Report) -> Flow:
     A bad value of ours is a 400, or in a stream a 200 whose first event is the error (vllm-facts 3.3).
     A fault of the client's own is refused again, and that answer is served.
     """
+    report.spend()
     if query.role is not Role.FIRST or query.body is asked:
         return (yield from plain(query))
     reply = yield query.until(first_event)
-    if reply.choices or _status(reply) not in (400, 422):
+    if reply.choices or status_of(reply) not in (400, 422):
         return reply
     report.void = Skip("refused", f"the upstream refused what was added: {_told(reply)}")
+    report.spend()
     return (yield from plain(query.with_body(asked)))
 
 
-def _status(reply: Reply) -> int:
+def status_of(reply: Reply) -> int:
     """The reply's status; of an error inside a stream its code, 400 where it has none."""
     if reply.status >= 400 or reply.error is None:
         return reply.status

@@ -5,7 +5,7 @@ the action class and the probes; what the client gets are the server's own bytes
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -122,6 +122,7 @@ class Reply:
         error: the server's error object, also one that came inside a stream.
         ended: the server finished the reply ([DONE], or the whole body came).
         readable: false where the body could not be read (encoding, not JSON): it has no class.
+        instead_of: the upstream's reply that this one, of ours, is served for.
     """
 
     status: int
@@ -132,6 +133,12 @@ class Reply:
     error: Any = None
     ended: bool = False
     readable: bool = True
+    instead_of: "Reply | None" = None
+
+    def saying(self, text: str) -> "Reply":
+        """A complete reply with this text in place of what the model said."""
+        choice = Choice("stop", _content=[text])
+        return replace(self, choices={0: choice}, ended=True, instead_of=self)
 
     @property
     def first(self) -> Choice:

@@ -85,7 +85,8 @@ class Resample:
         try:
             return (yield from self._redrawn(query, ask, report, sampling))
         except QueryFailed as error:
-            report.void = Skip("resample_failed", f"drawing again failed: {error}")
+            del report.applied["bias"]
+            report.skipped["bias"] = Skip("resample_failed", f"drawing again failed: {error}")
             return reply
 
     def _redrawn(self, query: Query, ask: Ask, report: Report, sampling: Sampling) -> Flow:

@@ -1,15 +1,18 @@
 """One upstream answer: read as far as needed, its bytes kept for the client."""
 
 import json
+import math
 import time
 import zlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import anyio
 
-from calibrators.dialects import Dialect
+from calibrators.body import Body, dumped
+from calibrators.dialects import Dialect, Json
 from calibrators.flow import Query, Settled
 from calibrators.reply import Reply
 from calibrators.sse import Event, Splitter
@@ -17,6 +20,9 @@ from proxy import headers as h
 from proxy.config import Timeouts
 from proxy.connections import Response
 from proxy.errors import TimedOut, Unreachable
+from proxy.held import Held
+
+_CHUNK_HEAD = ("id", "object", "created", "model", "system_fingerprint")
 
 DECODED_LIMIT = 256 * 2**20
 """The most that one reply may hold, decoded, to be read: a bound against decompression bombs."""
@@ -56,6 +62,26 @@ class Clock:
         if self.first_event_at is None:
             self.first_event_at = time.perf_counter()
 
+    @contextmanager
+    def spare(self) -> Iterator[None]:
+        """A shorter time for a query that may fail: what was answered before has still to be served.
+
+        Raises:
+            TimedOut: the query took all of it.
+        """
+        outer, end = self.scope, self._end
+        outer.deadline = math.inf
+        self._end = end - min(1.0, self._timeouts.total / 10)
+        self.scope = anyio.CancelScope(deadline=self._end)
+        try:
+            with self.scope as inner:
+                yield
+            if inner.cancelled_caught:
+                raise self.timed_out()
+        finally:
+            self.scope, self._end = outer, end
+            outer.deadline = end
+
     def timed_out(self) -> TimedOut:
         """The error for the deadline that passed."""
         if self._phase == "total":
@@ -82,6 +108,7 @@ class Answer:
             be passed on.
         usage_added: the token counts of this stream were asked for by the proxy, not by the client.
         broken: how the answer broke off, where it did.
+        own: what is shown is ours, in place of what came.
     """
 
     query: Query
@@ -97,6 +124,7 @@ class Answer:
     seconds: float = 0.0
     broken: Unreachable | None = None
     opaque: bool = False
+    own: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
     _pending: list[Piece] = field(default_factory=list)
     _decoder: Any = None
@@ -130,10 +158,11 @@ class Answer:
             answer._decoder = zlib.decompressobj(wbits=47)  # gzip or zlib, told by their headers
         return answer
 
-    async def settle(self, settled: Settled) -> None:
+    async def settle(self, settled: Settled, held: Held | None = None) -> None:
         """Read on until the flow has seen enough; an answer that is no stream is read whole.
 
-        A stream that can't be read is not held, since nothing would ever be seen of it.
+        A stream that can't be read is not held, since nothing would ever be seen of it. Where `held` is
+        given, its client is shown the stream's comments at once.
         """
         if not self.streamed:
             await self._read_document()
@@ -142,15 +171,44 @@ class Answer:
             piece = await self._next()
             if piece is None:
                 return
+            if held is not None:
+                piece = await self._shown(piece, held)
             self._pending.append(piece)
+
+    async def _shown(self, piece: Piece, held: Held) -> Piece:
+        """The piece without its comments, which the client has then seen."""
+        held.begun()
+        for event in piece.events:
+            if event.data is None and event.raw.startswith(b":"):
+                await held.comment(event.raw)
+        return Piece(piece.raw, [e for e in piece.events if e.data is not None or not e.raw.startswith(b":")])
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """The stream from its beginning: what was held, then the rest as it comes."""
         held, self._pending = self._pending, []
         for piece in held:
             yield piece
-        while rest := await self._next():
+        while not self.own and (rest := await self._next()):
             yield rest
+
+    def saying(self, reply: Reply) -> "Answer":
+        """This answer, read whole, with a text of ours for the model's; the rest stays the server's."""
+        spoken = {"role": "assistant", "content": reply.first.content}
+        if not self.streamed:
+            choices = [{"index": 0, "message": spoken, "finish_reason": "stop"}]
+            document = Body.parse(self.document.decode()).with_json(choices=choices).render().encode()
+            return replace(self, reply=reply, own=True, document=document, raw=document)
+        chunks = [_document(event.data) for piece in self._pending for event in piece.events]
+        head = {key: value for key, value in next(filter(None, chunks), {}).items() if key in _CHUNK_HEAD}
+        shown: list[Json] = [
+            {**head, "choices": [{"index": 0, "delta": spoken, "finish_reason": None}]},
+            {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+            *(chunk for chunk in chunks if chunk and not chunk.get("choices")),  # the usage chunk
+        ]
+        data = [dumped(chunk).encode() for chunk in shown] + [b"[DONE]"]
+        events = [Event(b"data: " + item + b"\n\n", item) for item in data]
+        self.response.close()
+        return replace(self, reply=reply, own=True, _pending=[Piece(b"".join(e.raw for e in events), events)])
 
     def close(self) -> None:
         """Let the upstream go; an answer that is not at its end is cancelled there."""
@@ -199,11 +257,9 @@ class Answer:
                 self._take(event.data)
 
     def _take(self, data: bytes) -> None:
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
+        document = _document(data)
+        if document is None:
             self.reply.readable = False
-            return
         if isinstance(document, dict):
             self.reply.add(self.dialect.reply(document))
             if self.streamed and self.dialect.last_event and document.get("type") == self.dialect.last_event:
@@ -231,3 +287,11 @@ class Answer:
             return None
         finally:
             self.clock.upstream_seconds += time.perf_counter() - waited
+
+
+def _document(data: bytes | None) -> Any:
+    """The JSON of a body or an event; None where it is none."""
+    try:
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError):
+        return None

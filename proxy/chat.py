@@ -3,15 +3,20 @@
 import asyncio
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
 from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
-from calibrators.dialects import Dialect
-from calibrators.flow import Query, calibrated, plain
+from calibrators.case import History
+from calibrators.dialects import CHAT, Dialect
+from calibrators.flow import Query, Report, calibrated, plain
 from calibrators.margin import UNREAD, asked_logprobs
+from calibrators.probes import Seat
+from calibrators.request import Fields, case_of
 from calibrators.shadow import can_shadow, shadow_margin
 from calibrators.skip import Skip
 from proxy import headers as h
@@ -20,10 +25,11 @@ from proxy.client import Client
 from proxy.driver import Exchange
 from proxy.edits import Edits, HideLogprobs
 from proxy.errors import CalibrationFailed, HttpError, Unreachable
-from proxy.plan import plan, shadow_of
-from proxy.records import Sitting, record
+from proxy.held import PENDING, Held
+from proxy.plan import late_roles_of, plan, shadow_of
+from proxy.records import Memo, Sitting, record
 from proxy.runtime import Runtime
-from proxy.selection import names_of, pick
+from proxy.selection import Pick, names_of, pick
 from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
@@ -59,12 +65,15 @@ async def serve_calibrated(
     sitting, asked = await _sit_down(runtime, request, body, dialect)
     upstream = sitting.settings.upstream_of(sitting.model.served)
     headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=True)
-    exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked)
+    held = _held(sitting, client)
+    exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held)
     served: Answer | None = None
     try:
         with sitting.clock.scope:
             async with client.attended(sitting.clock.scope):
-                served = await _run(exchange, sitting, asked)
+                async with held.kept_alive() if held else nullcontext():
+                    served = await _run(exchange, sitting, asked)
+                    await _remember(runtime, sitting, upstream)
                 await _serve(served, client, sitting, exchange)
         if sitting.clock.scope.cancelled_caught:
             if not client.gone:
@@ -112,20 +121,46 @@ async def _sit_down(
     upstream = settings.upstream_of(model.served)
     fields = dialect.request(body.fields)
     facts = upstream.facts if chosen.profile is None else await upstream.facts_for(model.served, fields)
+    case_id = h.get(request.headers, b"x-case-id")
+    memo = await _recall(runtime, chosen, case_id, fields) if dialect is CHAT else None
+    seat = memo and Seat(memo.history, memo.case, late_roles_of(upstream, model.served))
     sitting = Sitting(
         settings=settings,
         request_id=request.request_id,
-        case_id=h.get(request.headers, b"x-case-id"),
+        case_id=case_id,
         dialect=dialect,
         fields=fields,
         model=model,
         pick=chosen,
-        calibrators=tuple(plan(chosen.profile, model.served, facts, config, dialect)),
+        calibrators=tuple(plan(chosen.profile, model.served, facts, config, dialect, seat)),
+        memo=memo,
+        report=Report(most=config.limits.max_queries),
         clock=Clock(upstream.settings.timeouts),
         arrived=request.arrived,
         body_came=time.perf_counter(),
     )
     return sitting, body
+
+
+async def _recall(runtime: Runtime, chosen: Pick, case_id: str | None, fields: Fields) -> Memo | None:
+    """What is remembered of the request's case; None where no probe may act."""
+    if chosen.profile is None or not (chosen.profile.sri or chosen.profile.cri):
+        return None
+    key = f"id:{case_id}" if case_id else case_of(fields)[0]
+    return Memo(key, History(fields), await runtime.memory.load(key))
+
+
+async def _remember(runtime: Runtime, sitting: Sitting, upstream: Upstream) -> None:
+    """Note which probes acted, before the client can go on from the reply."""
+    report, memo, model = sitting.report, sitting.memo, sitting.model.served
+    if report.late_role is not None and model is not None:
+        upstream.learned[model] = report.late_role
+    if memo is None:
+        return
+    fired = [probed.probe for probed in report.probes if probed.fired]
+    case = memo.case.seen(memo.history).marked(fired, memo.history)
+    if case is not memo.case:
+        await runtime.memory.save(memo.key, case)
 
 
 async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
@@ -160,13 +195,24 @@ async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
         return await exchange.run(plain(asked))
 
 
+def _held(sitting: Sitting, client: Client) -> Held | None:
+    """What the client of a stream sees while a probe holds it; None where no probe can."""
+    if sitting.memo is None or sitting.fields.get("stream") is not True:
+        return None
+    return Held(
+        client, partial(_own_headers, sitting, PENDING), sitting.settings.config.listen.heartbeat_seconds
+    )
+
+
 async def _serve(served: Answer, client: Client, sitting: Sitting, exchange: Exchange) -> None:
     sitting.status = served.reply.status
     if not served.reply.good:
         sitting.outcome = "upstream_error"
-    explain = (lambda: sitting.explanation(served, len(exchange.answers))) if sitting.pick.explain else None
+    # Where the head has left before the outcome was known, the last chunk tells it.
+    telling = sitting.pick.explain or client.started
+    explain = (lambda: sitting.explanation(served, len(exchange.answers))) if telling else None
     added = served.query.body.edits.keys() & {"logprobs", "top_logprobs", "logprob_token_ids"}
-    spent = [a.reply.usage for a in exchange.answers if a is not served and a.reply.usage]
+    spent = [a.reply.usage for a in exchange.answers if a.response is not served.response and a.reply.usage]
     edits = Edits(
         served.reply,
         sitting.model,
@@ -182,23 +228,28 @@ async def _serve(served: Answer, client: Client, sitting: Sitting, exchange: Exc
 
 
 async def _serve_document(served: Answer, client: Client, sitting: Sitting, edits: Edits) -> None:
-    edited = edits.any and served.reply.readable
+    edited = (edits.any and served.reply.readable) or served.own
     content = edits.document(served.document) if edited else served.raw
     actions = [reply_action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
     headers = _reply_headers(served, sitting, edited)
     if any(actions):
         headers.append((b"x-calibration-action", ", ".join(a or "none" for a in actions).encode()))
     headers.append((b"content-length", str(len(content)).encode()))
+    if client.started:  # as the stream that a heartbeat began
+        await client.write(b"data: " + content + b"\n\n")
+        await client.end()
+        return
     await client.start(served.reply.status, headers)
     await client.end(content)
 
 
 async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits: Edits) -> None:
-    edited = edits.any
+    edits_needed = edits.any or served.own or client.started
+    edited = edits_needed
     async for piece in served.pieces():
         written = time.perf_counter()
         if not client.started:
-            edited = edits.any and not served.opaque
+            edited = edits_needed and not served.opaque
             # Not before something has come: until then a timeout or a break is still a status.
             await client.start(served.reply.status, _reply_headers(served, sitting, edited))
         if edited and served.opaque:
@@ -229,10 +280,10 @@ def _reply_headers(served: Answer, sitting: Sitting, edited: bool) -> h.Headers:
     return headers + own
 
 
-def _own_headers(sitting: Sitting) -> h.Headers:
+def _own_headers(sitting: Sitting, applied: str | None = None) -> h.Headers:
     return [
         (b"x-calibration", sitting.pick.label.encode()),
-        (b"x-calibration-applied", h.safe(sitting.report.header())),
+        (b"x-calibration-applied", h.safe(applied or sitting.report.header())),
         (b"x-request-id", sitting.request_id.encode("latin-1")),
     ]
 

@@ -57,6 +57,7 @@ def _show_upstream(upstream: Upstream, config: Config, findings: Findings) -> No
     findings.rows.append(("", "reading", _reading_words(config, facts)))
     for name, model in facts.models.items():
         _show_entry(f"model {name}", model, findings)
+        findings.rows.append(("", "late message", _late_words(model)))
         for hint, hinted in model.hinted.items():
             _show_entry(f"model {name}, parser {hint.parser or 'unset'}", hinted, findings)
 
@@ -74,6 +75,13 @@ def _reading_words(config: Config, facts: Facts) -> str:
         "prompt": "exact, by a query beside each reply that pays a whole prefill",
     }
     return f"{how}, {chosen} ({costs[how]})"
+
+
+def _late_words(model: ModelFacts) -> str:
+    """Under which role SRI and CRI ask again."""
+    if model.late is None:
+        return "not known; system, else user"
+    return model.late[0] if model.late else "the template takes none: SRI and CRI can only watch"
 
 
 def _show_entry(name: str, model: ModelFacts, findings: Findings) -> None:

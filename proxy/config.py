@@ -21,6 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from calibrators.actions import Cues
 from proxy.errors import ConfigError
 
 ENV_PREFIX = "SEAM_"
@@ -44,6 +45,8 @@ class Listen(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     drain_seconds: Seconds = 60.0
     """How long open replies may go on after SIGTERM."""
+    heartbeat_seconds: Seconds = 10.0
+    """How often a stream that a probe holds is sent a comment, so that nobody takes it for dead."""
 
 
 class Timeouts(Section):
@@ -152,6 +155,19 @@ class Limits(Section):
     body_bytes: Annotated[int, Field(gt=0)] = 64 * 2**20
     concurrency: Annotated[int, Field(gt=0)] | None = None
     """Requests in flight; more get 503. Unset: no limit."""
+    max_queries: Annotated[int, Field(ge=1, le=20)] = 6
+    """Upstream queries made for one reply, redrawn and reconciling ones together."""
+
+
+class State(Section):
+    """What probes remember between the requests of a case."""
+
+    store: Annotated[str, Field(pattern=r"^(memory|rediss?://\S+)$")] = "memory"
+    """`memory`: each process its own; a Redis URL: all workers and hosts together."""
+    ttl_seconds: Seconds = 3600.0
+    """How long a case is remembered after its last request that changed what is remembered."""
+    cases: Annotated[int, Field(gt=0)] = 10_000
+    """How many cases one process remembers; the ones unused for longest go first."""
 
 
 def _by_name(value: Any) -> Any:
@@ -171,6 +187,10 @@ def _by_name(value: Any) -> Any:
 
 def _reading(value: Any) -> Any:
     return {"how": value} if isinstance(value, str) else value
+
+
+def _state(value: Any) -> Any:
+    return {"store": value} if isinstance(value, str) else value
 
 
 class Config(BaseSettings):
@@ -198,6 +218,10 @@ class Config(BaseSettings):
     limits: Limits = Limits()
     reading: Annotated[Reading, BeforeValidator(_reading)] = Reading()
     """A word for `how`, or how, share and top."""
+    state: Annotated[State, BeforeValidator(_state)] = State()
+    """A word or URL for `store`, or store, ttl_seconds and cases."""
+    cues: Cues = Cues.SEAM
+    """The classifier's rules: `seam`, or the `published` lists, by which published figures were counted."""
     forward: Literal["v1", "all"] = "v1"
     """Which of the upstream's other paths are passed on: /v1 and documented routes, or all."""
     on_error: Literal["passthrough", "fail"] = "passthrough"

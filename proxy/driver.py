@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 
 from calibrators.body import Body, NotAnObject, set_members
@@ -11,6 +12,7 @@ from calibrators.reply import Reply
 from proxy.answer import Answer, Clock
 from proxy.errors import CalibrationFailed, HttpError
 from proxy.headers import Headers
+from proxy.held import Held
 from proxy.upstream import Upstream
 
 
@@ -22,7 +24,14 @@ class Exchange:
     """
 
     def __init__(
-        self, upstream: Upstream, dialect: Dialect, target: str, headers: Headers, clock: Clock, asked: Body
+        self,
+        upstream: Upstream,
+        dialect: Dialect,
+        target: str,
+        headers: Headers,
+        clock: Clock,
+        asked: Body,
+        held: Held | None = None,
     ) -> None:
         self.answers: list[Answer] = []
         self._asked = asked
@@ -31,6 +40,7 @@ class Exchange:
         self._target = target
         self._headers = headers
         self._clock = clock
+        self._held = held
 
     async def run(self, flow: Flow) -> Answer:
         """Drive the flow to its end and return the answer to serve, read as far as the flow needed.
@@ -42,8 +52,7 @@ class Exchange:
         step = _advance(flow.__next__)
         while isinstance(step, Query):
             try:
-                answer = await self.ask(step)
-                await answer.settle(step.settled)
+                answer = await self._answered(step)
             except HttpError as error:
                 try:
                     step = _advance(partial(flow.throw, QueryFailed(error.message)))
@@ -51,11 +60,20 @@ class Exchange:
                     raise error from None
             else:
                 step = _advance(partial(flow.send, answer.reply))
-        served = next(answer for answer in self.answers if answer.reply is step)
+        # A reply of ours stands for the upstream's answer that it replaces.
+        meant = step.instead_of or step
+        served = next(answer for answer in self.answers if answer.reply is meant)
         for answer in self.answers:
             if answer is not served:
                 answer.close()
-        return served
+        return served if meant is step else served.saying(step)
+
+    async def _answered(self, query: Query) -> Answer:
+        """Send a query and read as much of its answer as the flow wants to see."""
+        with self._clock.spare() if self.answers else nullcontext():
+            answer = await self.ask(query)
+            await answer.settle(query.settled, self._held)
+        return answer
 
     async def ask(self, query: Query) -> Answer:
         """Send one query."""

@@ -82,6 +82,11 @@ def _finishes(body: Body) -> bool:
     )
 
 
+def _may_be_last(body: Body) -> bool:
+    """Whether a chunk may be the stream's last one: it ends a choice, or holds none."""
+    return _finishes(body) or body.fields.get("choices") == []
+
+
 @dataclass(slots=True)
 class Edits:
     """The changes to one reply.
@@ -138,7 +143,7 @@ class Edits:
         if event.data is None:
             return event.raw
         if event.data == b"[DONE]":
-            return self.flush() + self._explanation() + event.raw
+            return self._told() + event.raw
         if self._only_hides_usage and not _USAGE_OR_END.search(event.data):
             return event.raw
         try:
@@ -148,22 +153,25 @@ class Edits:
             return self.flush() + event.raw
         if self.hide_usage and "usage" in body.fields:
             if not body.fields.get("choices"):
-                return self.flush(body.raw("system_fingerprint"))
+                self._mark_held(body.raw("system_fingerprint"))
+                return b"" if self.explain else self.flush()
             body = body.with_raw(usage=None)
         return self.flush() + self._chunk(body, text, event)
 
-    def flush(self, fingerprint: str | None = None) -> bytes:
-        """The chunk that was held back, if any.
-
-        vLLM puts `system_fingerprint` on the usage chunk where there is one, else on the finishing chunk:
-        that is held until the usage chunk, which the client did not ask for, has shown the fingerprint.
-        """
+    def flush(self) -> bytes:
+        """The chunk that was held back, if any."""
         held, self._held = self._held, None
-        if held is None:
-            return b""
-        if fingerprint is not None and held.fields.get("system_fingerprint") is None:
-            held = held.with_raw(system_fingerprint=fingerprint)
-        return f"data: {held.render()}\n\n".encode()
+        return b"" if held is None else f"data: {held.render()}\n\n".encode()
+
+    def _mark_held(self, fingerprint: str | None) -> None:
+        """Give the held chunk its `system_fingerprint`.
+
+        vLLM puts that on the usage chunk where there is one, else on the finishing chunk, which is held until
+        the usage chunk, which the client did not ask for, has shown it.
+        """
+        held = self._held
+        if held is not None and fingerprint is not None and held.fields.get("system_fingerprint") is None:
+            self._held = held.with_raw(system_fingerprint=fingerprint)
 
     @property
     def _only_hides_usage(self) -> bool:
@@ -178,7 +186,7 @@ class Edits:
         if self._renames:
             body = self._renamed(body)
         body = self._with_spent(body)
-        if self.hide_usage and _finishes(body):
+        if (self.hide_usage and _finishes(body)) or (self.explain and _may_be_last(body)):
             self._held = body
             return b""
         changed = body.render()
@@ -216,15 +224,19 @@ class Edits:
             body = body.with_raw(error=inner.render())
         return body
 
-    def _explanation(self) -> bytes:
+    def _told(self) -> bytes:
+        """The last chunk, with the `calibration` object that is due; one of our own where none was held."""
         if self.explain is None:
-            return b""
-        chunk: dict[str, Any] = {
-            "id": self.reply.id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": self.model.sent,
-            "choices": [],
-            "calibration": self.explain(),
-        }
-        return f"data: {dumped(chunk)}\n\n".encode()
+            return self.flush()
+        last = self._held
+        if last is None:
+            chunk: dict[str, Any] = {
+                "id": self.reply.id,
+                "object": "chat.completion.chunk",
+                "created": int(time.time()),
+                "model": self.model.sent,
+                "choices": [],
+            }
+            last = Body.parse(dumped(chunk))
+        self._held = last.with_json(calibration=self.explain())
+        return self.flush()

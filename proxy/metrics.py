@@ -111,6 +111,11 @@ class Metrics:
         self.dropped = Counter(
             "seam_decisions_dropped", "Decision records that could not be written.", registry=registry
         )
+        self.memory_errors = Counter(
+            "seam_memory_errors",
+            "Requests to Redis that failed; the process then remembered by itself.",
+            registry=registry,
+        )
         self.reloads = Counter(
             "seam_config_reloads", "Reloads of configuration and profiles.", ("outcome",), registry=registry
         )

@@ -1,22 +1,25 @@
 """From a profile and what is known of the server to the calibrators that act."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from calibrators.bias import Bias, Unbiased
+from calibrators.bias import Bias, Idle
+from calibrators.cri import Cri
 from calibrators.dialects import CHAT, Dialect
 from calibrators.entry import Entry
-from calibrators.flow import Calibrator
+from calibrators.flow import Calibrator, LateRole
 from calibrators.margin import How, Reading
+from calibrators.probes import UNKNOWN_ROLES, Seat
 from calibrators.resample import Resample, Sampling
 from calibrators.shadow import By
 from calibrators.skip import Skip
+from calibrators.sri import Sri
 from proxy.config import Config
 from proxy.profiles import BiasSetting, Profile
-from proxy.upstream import Facts, ModelFacts
+from proxy.upstream import Facts, ModelFacts, Upstream
 
-BiasBy = Bias | Resample | Unbiased
+BiasBy = Bias | Resample | Idle
 
 
 class Shadow(NamedTuple):
@@ -27,22 +30,55 @@ class Shadow(NamedTuple):
 
 
 def plan(
-    profile: Profile | None, model: str | None, facts: Facts, config: Config, dialect: Dialect = CHAT
+    profile: Profile | None,
+    model: str | None,
+    facts: Facts,
+    config: Config,
+    dialect: Dialect = CHAT,
+    seat: Seat | None = None,
 ) -> Sequence[Calibrator]:
-    """The calibrators of a profile on this server, innermost first."""
+    """The calibrators of a profile on this server, innermost first; `seat` is where its probes stand."""
     if profile is None:
         return ()
     entry = _entry(profile, model, facts)
     calibrators: list[Calibrator] = []
     bias = None if profile.bias is None else _bias(profile, profile.bias, model, entry, facts, config)
     if isinstance(bias, Resample | Bias) and not _fits(bias, dialect):
-        bias = Unbiased(Skip("route", f"{dialect.route} takes a bias by the processor only"))
+        bias = Idle(Skip("route", f"{dialect.route} takes a bias by the processor only"))
     reading = _reading(bias, entry, facts, config)
     if reading is not None and dialect.reads:
         calibrators.append(reading)
     if bias is not None:
         calibrators.append(bias)
-    return calibrators
+    return [*calibrators, *_probes(profile, config, dialect, seat)]
+
+
+def _probes(
+    profile: Profile, config: Config, dialect: Dialect, seat: Seat | None
+) -> Iterable[Sri | Cri | Idle]:
+    """SRI inside, CRI outside: CRI sees the reply that SRI would serve, and SRI never follows CRI."""
+    asked = {"sri": profile.sri, "cri": profile.cri}
+    if dialect is not CHAT:
+        elsewhere = Skip("route", f"{dialect.route} has no probes yet")
+        yield from (Idle(elsewhere, name) for name, setting in asked.items() if setting)
+        return
+    if seat is None:
+        return
+    if profile.sri is not None:
+        own = profile.sri
+        yield Sri(seat, own.variant, own.marked, own.state, config.cues, own.log_only)
+    if profile.cri is not None:
+        call = profile.cri
+        yield Cri(seat, call.variant, call.marked, call.detectors, call.state, call.log_only)
+
+
+def late_roles_of(upstream: Upstream, model: str | None) -> Sequence[LateRole]:
+    """Under which roles a message may stand behind the client's own, tried in this order."""
+    found = upstream.facts.models.get(model or "")
+    if found is not None and found.late is not None:
+        return found.late
+    learned = upstream.learned.get(model or "")
+    return (learned,) if learned else UNKNOWN_ROLES
 
 
 def _bias(
@@ -54,31 +90,31 @@ def _bias(
     config: Config,
 ) -> BiasBy:
     if setting.value == 0:
-        return Unbiased(Skip("zero_bias", "the bias is 0"))
+        return Idle(Skip("zero_bias", "the bias is 0"))
     if profile.model is not None and profile.model != model:
-        return Unbiased(Skip("other_model", f"the profile is for the model {profile.model}"))
+        return Idle(Skip("other_model", f"the profile is for the model {profile.model}"))
     if config.on_stale == "off" and is_stale(profile, facts.models.get(model or "")):
-        return Unbiased(Skip("stale", "the profile was made for another tokenizer or chat template"))
+        return Idle(Skip("stale", "the profile was made for another tokenizer or chat template"))
     if isinstance(entry, Skip):
-        return Unbiased(entry)
+        return Idle(entry)
     apply = setting.apply
     if apply == "auto" and facts.processor is None:
         if setting.value > 0:
-            return Unbiased(_NO_PROCESSOR)
+            return Idle(_NO_PROCESSOR)
         apply = "resample"
     if apply == "resample":
         return Resample(setting.value, entry, _sampling(model, config))
     scope = profile.entry.scope
     if scope == "everywhere" and entry.scope != "everywhere":
-        return Unbiased(Skip("scope", "scope everywhere needs an opener that is one dedicated token"))
+        return Idle(Skip("scope", "scope everywhere needs an opener that is one dedicated token"))
     if apply == "logit_bias":
         if entry.scope != "everywhere":
-            return Unbiased(Skip("scope", "logit_bias acts everywhere, which needs a dedicated opener"))
+            return Idle(Skip("scope", "logit_bias acts everywhere, which needs a dedicated opener"))
         if not (entry.verified or profile.entry.tokens):
-            return Unbiased(Skip("unverified", f"logit_bias acts everywhere; {entry.note or 'not verified'}"))
+            return Idle(Skip("unverified", f"logit_bias acts everywhere; {entry.note or 'not verified'}"))
         return Bias(setting.value, entry, "logit_bias", "everywhere")
     if facts.kind != "openai" and facts.processor is None:
-        return Unbiased(_not_probed(facts) or _NO_PROCESSOR)
+        return Idle(_not_probed(facts) or _NO_PROCESSOR)
     return Bias(setting.value, entry, "processor", scope)
 
 

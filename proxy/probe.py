@@ -3,12 +3,14 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from calibrators.entry import NoEntry
+from calibrators.flow import LateRole
+from calibrators.late import late_roles
 from calibrators.openers import Hint, settled
 from proxy.errors import HttpError
 from proxy.profiles import Profile
@@ -168,7 +170,14 @@ async def _model(upstream: Upstream, name: str, hints: Hints, processor: bool) -
         for hint, models in hints.items()
         if models & {name, None}
     }
-    return replace(shown, hinted=hinted)
+    return replace(shown, hinted=hinted, late=await _late(upstream, name))
+
+
+async def _late(upstream: Upstream, name: str) -> Sequence[LateRole] | None:
+    try:
+        return await upstream.answered(late_roles(name))
+    except NoEntry:
+        return None
 
 
 async def _entry(upstream: Upstream, name: str, hint: Hint, processor: bool) -> ModelFacts:

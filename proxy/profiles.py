@@ -7,10 +7,12 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
+from calibrators import cri, sri
 from calibrators.bias import LIMIT, Apply
 from calibrators.entry import Scope
 from calibrators.openers import Hint
 from calibrators.openers.parsers import parser
+from calibrators.state import How
 from proxy.config import Section, explain, parsed
 from proxy.errors import ConfigError
 
@@ -64,6 +66,45 @@ class BiasSetting(Section):
     """How it is applied; `auto` takes what the server can."""
 
 
+def _probe(value: Any) -> Any:
+    """`true` for a probe as it comes, a word for its variant, `false` or `off` for none."""
+    if isinstance(value, bool):
+        return {} if value else None
+    if isinstance(value, str):
+        return None if value == "off" else {"variant": value}
+    return value
+
+
+class SriSetting(Section):
+    """State-Reconciliation Intervention: asks once more where a reply makes no call."""
+
+    variant: sri.Variant = "v1"
+    state: How = "generic"
+    """Which snapshot of the executed calls the model is shown."""
+    marked: bool = False
+    """The caller says that a parameter is missing in this case; `gate_miss_param` heeds it."""
+    log_only: bool = False
+    """Write down what would be done, change nothing."""
+
+
+class CriSetting(Section):
+    """Call-Reconciliation Intervention: takes back a call that nothing licenses."""
+
+    variant: cri.Variant = "retry"
+    detectors: Annotated[tuple[cri.Detector, ...], Field(min_length=1)] = ("mc", "ur")
+    """mc: the tool is not offered; ur: a required parameter's value stands nowhere in the conversation."""
+    state: How = "generic"
+    """Which snapshot of the executed calls the model is shown."""
+    marked: bool = False
+    """The caller says that this turn must stay without a call; `bypass` heeds it."""
+    log_only: bool = False
+    """Write down what would be done, change nothing."""
+
+
+SriOrWord = Annotated[SriSetting | None, BeforeValidator(_probe)]
+CriOrWord = Annotated[CriSetting | None, BeforeValidator(_probe)]
+
+
 class Profile(Section):
     """One calibration. Unset means off."""
 
@@ -73,6 +114,10 @@ class Profile(Section):
     entry: EntrySetting = EntrySetting()
     bias: Annotated[BiasSetting, BeforeValidator(_bias)] | None = None
     """A number, or value and apply."""
+    sri: SriOrWord = None
+    """`true`, a variant, or variant, state, marked and log_only."""
+    cri: CriOrWord = None
+    """`true`, a variant, or variant, detectors, state, marked and log_only."""
     fingerprint: str | None = None
     """Tokenizer and chat template that it was made for, as `seam check` prints it."""
     provenance: dict[str, Any] = Field(default_factory=dict)
@@ -86,6 +131,10 @@ class Inline(Section):
     bias: Nats | None = None
     scope: Scope | None = None
     apply: Apply | None = None
+    sri: SriOrWord = None
+    """Over the profile's; `false` turns it off."""
+    cri: CriOrWord = None
+    """Over the profile's; `false` turns it off."""
     explain: bool = False
 
 

@@ -5,12 +5,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from calibrators.actions import Action, reply_action
 from calibrators.bias import Bias, biased
+from calibrators.case import Case, History
 from calibrators.dialects import Dialect
-from calibrators.flow import Calibrator, Report, Role
+from calibrators.flow import Calibrator, Probed, Report, Role
 from calibrators.margin import UNREAD, Margin, Reading, read_margin
 from calibrators.reply import Choice, Reply
 from calibrators.request import Fields, case_of, repeated_calls, tool_choice_of, tools_of
@@ -21,6 +22,14 @@ from proxy.runtime import Runtime, Settings
 from proxy.selection import Named, Pick
 
 Outcome = Literal["ok", "upstream_error", "client_gone", "error"]
+
+
+class Memo(NamedTuple):
+    """What is remembered of the case of a request whose probes may act."""
+
+    key: str
+    history: History
+    case: Case
 
 
 @dataclass(slots=True)
@@ -39,6 +48,7 @@ class Sitting:
     arrived: float
     body_came: float
     report: Report = field(default_factory=Report)
+    memo: Memo | None = None
     outcome: Outcome = "ok"
     status: int = 0
     client_seconds: float = 0.0
@@ -83,16 +93,32 @@ class Sitting:
         }
         return {"before": before, "after": after}
 
+    def action(self, reply: Reply) -> Action | None:
+        """The class of a reply's first choice."""
+        return reply_action(reply, reply.first, self.settings.config.cues)
+
+    def told(self, probed: Probed) -> Mapping[str, Any]:
+        """A probe's look as the record and the explanation show it."""
+        after = None if probed.after is None else self.action(probed.after)
+        return {
+            "probe": probed.probe,
+            "outcome": probed.outcome,
+            "why": probed.why,
+            "action_before": self.action(probed.before),
+            "action_after": after,
+            **({"pair_id": probed.pair} if probed.pair else {}),
+        }
+
     def explanation(self, served: Answer, queries: int) -> Mapping[str, Any]:
         """The `calibration` object of a reply whose client asked for it."""
-        actions = [reply_action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
         return {
             "profile": self.pick.label,
             "applied": self.report.header(),
-            "action": actions[0] if actions else None,
+            "action": self.action(served.reply),
             "bias": self.applied_bias,
             **self._decision(served.reply.first),
             "skipped": {name: why.text for name, why in self.report.skipped.items()},
+            "probes": [*map(self.told, self.report.probes)],
             "queries": queries,
             "added_ms": round(self.own_seconds(time.perf_counter()) * 1000, 3),
         }
@@ -110,7 +136,7 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
     base = _base(sitting, answers, now)
     sampled = runtime.log is not None and random.random() < sitting.settings.config.decisions.sample
     for index, choice in choices:
-        action = reply_action(reply, choice) if whole else None
+        action = reply_action(reply, choice, sitting.settings.config.cues) if whole else None
         repeated = repeated_calls(sitting.fields, choice.calls)
         if whole:
             _count_choice(runtime, sitting, action, choice, repeated)
@@ -140,6 +166,8 @@ def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None
     for calibrator, why in report.skipped.items():
         metrics.interventions.labels(calibrator, "skipped").inc()
         metrics.passthrough.labels(why.code).inc()
+    for probed in report.probes:
+        metrics.interventions.labels(probed.probe, probed.outcome).inc()
     if report.void:
         metrics.passthrough.labels(report.void.code).inc()
 
@@ -183,6 +211,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "bias": bias.value if bias else None,
         "scope": bias.scope if isinstance(bias, Bias) else "decision" if bias else None,
         "applied": sitting.report.header(),
+        "probes": [*map(sitting.told, sitting.report.probes)],
         "queries": [*map(_query, answers), *_shadow(sitting.shadowed)],
         "ms": {
             "queue": _ms(sitting.body_came - sitting.arrived),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from proxy.config import Config
 from proxy.decisions import DecisionLog
 from proxy.errors import Busy
+from proxy.memory import Memory
 from proxy.metrics import OTHER, Metrics
 from proxy.profiles import Profile
 from proxy.upstream import Upstream
@@ -32,10 +33,11 @@ class Settings:
 class Runtime:
     """The one mutable place of the process."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, log: DecisionLog | None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, log: DecisionLog | None, memory: Memory) -> None:
         self.settings = settings
         self.metrics = metrics
         self.log = log
+        self.memory = memory
         self.draining = False
         self.in_flight = 0
 

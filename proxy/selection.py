@@ -127,24 +127,30 @@ def _inline(value: Any, config: Config) -> Inline:
 
 def _from_object(inline: Inline, profiles: Mapping[str, Profile]) -> Pick | None:
     """What an object picks; None where it only asks for an explanation."""
-    changes = (inline.bias, inline.scope, inline.apply)
     named = _by_name(inline.profile, profiles, "calibration.profile") if inline.profile else None
-    if all(change is None for change in changes):
+    base = (named and named.profile) or Profile(name=INLINE)
+    changes = _changes(inline, base)
+    if not changes:
         if named is None:
             return None
         return Pick(named.label, named.profile, named.explicit_off, inline.explain)
-    base = named.profile if named and named.profile else Profile(name=INLINE)
-    bias = base.bias or BiasSetting(value=0.0)
-    return Pick(
-        INLINE,
-        base.model_copy(
-            update={
-                "bias": BiasSetting(
-                    value=bias.value if inline.bias is None else inline.bias,
-                    apply=inline.apply or bias.apply,
-                ),
-                "entry": base.entry.model_copy(update={"scope": inline.scope or base.entry.scope}),
-            }
-        ),
-        explain=inline.explain,
-    )
+    return Pick(INLINE, base.model_copy(update=changes), explain=inline.explain)
+
+
+def _changes(inline: Inline, base: Profile) -> dict[str, Any]:
+    """What an object sets over a profile."""
+    changes: dict[str, Any] = {}
+    if any(change is not None for change in (inline.bias, inline.scope, inline.apply)):
+        bias = base.bias or BiasSetting(value=0.0)
+        changes["bias"] = BiasSetting(
+            value=bias.value if inline.bias is None else inline.bias,
+            apply=inline.apply or bias.apply,
+        )
+        changes["entry"] = base.entry.model_copy(update={"scope": inline.scope or base.entry.scope})
+    for name in ("sri", "cri"):
+        if name in inline.model_fields_set:
+            asked, own = getattr(inline, name), getattr(base, name)
+            if asked is not None and own is not None:
+                asked = own.model_copy(update={key: getattr(asked, key) for key in asked.model_fields_set})
+            changes[name] = asked
+    return changes

@@ -18,6 +18,7 @@ from proxy.app import App
 from proxy.config import Listen
 from proxy.decisions import DecisionLog
 from proxy.errors import ConfigError
+from proxy.memory import memory
 from proxy.metrics import Metrics
 from proxy.runtime import Runtime
 from proxy.settings import Reloader, build
@@ -46,7 +47,8 @@ def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
     metrics = Metrics(CollectorRegistry())
     decisions = settings.config.decisions
     log = None if decisions.sink == "off" else DecisionLog(decisions, metrics.dropped.inc)
-    runtime = Runtime(settings, metrics, log)
+    remembers = memory(settings.config.state, metrics.memory_errors.inc)
+    runtime = Runtime(settings, metrics, log, remembers)
     reloader = Reloader(runtime, path, flags)
     config = uvicorn.Config(
         App(runtime, reloader),

@@ -21,6 +21,8 @@ from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
 
+_AT_START = ("listen", "decisions", "state")
+
 
 def build(path: Path | None, flags: Mapping[str, Any], running: Settings | None = None) -> Settings:
     """Read configuration and profiles; upstreams whose settings stay keep their connections and facts.
@@ -66,6 +68,7 @@ class Reloader:
         await asyncio.gather(*begun, return_exceptions=True)
         for upstream in self._runtime.settings.upstreams.values():
             await upstream.aclose()
+        await self._runtime.memory.aclose()
 
     def reload(self) -> None:
         """Read everything again; a fault keeps what is running and is reported."""
@@ -76,8 +79,8 @@ class Reloader:
             logger.error("reload: %s; the settings that were running stay", error)
             self._runtime.metrics.reloads.labels("refused").inc()
             return
-        if (new.config.listen, new.config.decisions) != (old.config.listen, old.config.decisions):
-            logger.warning("reload: listen and decisions take effect at the next start")
+        if any(getattr(new.config, name) != getattr(old.config, name) for name in _AT_START):
+            logger.warning("reload: %s take effect at the next start", ", ".join(_AT_START))
         self._runtime.settings = new
         self._runtime.metrics.reloads.labels("done").inc()
         show_profiles(self._runtime.metrics, new)

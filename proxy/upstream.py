@@ -5,7 +5,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from calibrators.entry import Entry, NoEntry
+from calibrators.flow import LateRole
 from calibrators.openers import Asking, Hint, for_tools
 from calibrators.request import tool_names
 from proxy import config
@@ -34,11 +35,14 @@ RELIST_SECONDS = 30.0
 class ModelFacts:
     """What the server told of one of its models: its entry tokens, or why there are none.
 
-    `hinted` has the same for what profiles tell discovery to fall back to.
+    Attributes:
+        late: under which roles its template takes a message behind the client's; None where nobody knows.
+        hinted: the same for what profiles tell discovery to fall back to.
     """
 
     entry: Entry | None = None
     no_entry: str | None = None
+    late: Sequence[LateRole] | None = None
     hinted: Mapping[Hint, "ModelFacts"] = field(default_factory=dict)
 
     def under(self, hint: Hint) -> "ModelFacts":
@@ -75,6 +79,8 @@ class Upstream:
         self.settings = settings
         self.facts = Facts(kind="openai") if settings.kind == "openai" else Facts()
         self.api_key = os.environ.get(settings.api_key_env) if settings.api_key_env else None
+        self.learned: dict[str, LateRole] = {}
+        """What probes found out about late messages on a server that can't be asked beforehand, by model."""
         self._named: dict[tuple[Entry, tuple[str, ...]], Entry] = {}
         self._listed: frozenset[str] = frozenset()
         self._listed_at: float | None = None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators.bias import Bias, Unbiased, biased
+from calibrators.bias import Bias, Idle, biased
 from calibrators.body import Body
 from calibrators.entry import Entry
 from calibrators.skip import Skip
@@ -142,5 +142,5 @@ def test_legacy_functions_are_tools_too() -> None:
 
 
 def test_a_bias_that_can_not_be_given_says_why() -> None:
-    played = play(request(tools=TOOLS), [Unbiased(Skip("zero_bias", "the bias is 0"))], said())
+    played = play(request(tools=TOOLS), [Idle(Skip("zero_bias", "the bias is 0"))], said())
     assert played.report.header() == "none; reason=the bias is 0"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrators.bias import Unbiased
+from calibrators.bias import Idle
 from calibrators.openers import Ask, Hint
 from proxy.config import Config
 from proxy.config import Upstream as Settings
@@ -97,7 +97,7 @@ async def test_an_unverified_entry_is_not_biased_at_every_position() -> None:
     )
     facts = await probed(Tiny(serving("(a call)")), named)
     config = Config(upstreams={"tiny": Settings(url="http://127.0.0.1:1")})
-    (bias,) = [each for each in plan(named, "m", facts, config) if isinstance(each, Unbiased)]
+    (bias,) = [each for each in plan(named, "m", facts, config) if isinstance(each, Idle)]
     assert bias.reason.code == "unverified"
 
 

@@ -1,0 +1,130 @@
+"""What is remembered of a case between its requests: which probes acted, and the tools that it began with.
+
+A mark counts only for requests that strictly extend the messages at which it was made: the same messages
+again are a fresh attempt (calibration.md section 6). So two runs of one conversation, or two users with the
+same first words, never see each other's marks.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
+
+from calibrators.request import Fields, messages_of, tool_names
+
+MARKS_KEPT = 16
+_VERSION = 1
+
+
+class Point(NamedTuple):
+    """A place in a conversation: how many messages it had, and their digest."""
+
+    messages: int
+    digest: str
+
+
+class Mark(NamedTuple):
+    """A probe acted here."""
+
+    probe: str
+    at: Point
+    turn: int
+
+
+class History:
+    """A request's messages, whose beginnings can be recognised."""
+
+    def __init__(self, fields: Fields) -> None:
+        self.tools = tuple(tool_names(fields))
+        self._messages = messages_of(fields)
+        self._hash = hashlib.blake2b(digest_size=12)
+        self._digests: list[str] = []
+
+    @property
+    def turn(self) -> int:
+        """User messages so far."""
+        return sum(message.get("role") == "user" for message in self._messages)
+
+    @property
+    def point(self) -> Point:
+        """Where this request stands."""
+        return Point(len(self._messages), self._digest(len(self._messages)))
+
+    def extends(self, point: Point) -> bool:
+        """Whether it has the messages of `point` and more."""
+        return 0 < point.messages < len(self._messages) and self._digest(point.messages) == point.digest
+
+    def _digest(self, count: int) -> str:
+        while len(self._digests) < count:
+            message = self._messages[len(self._digests)]
+            self._hash.update(json.dumps(message, sort_keys=True, separators=(",", ":")).encode())
+            self._digests.append(self._hash.hexdigest())
+        return self._digests[count - 1] if count else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The memory of one case.
+
+    Attributes:
+        began: where it was first seen.
+        tools: the tools offered there.
+        marks: where probes acted, newest last.
+    """
+
+    began: Point | None = None
+    tools: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    def acted(self, probe: str, history: History) -> Literal["turn", "case"] | None:
+        """Whether a probe has acted in this turn already, else in this case."""
+        found: Literal["turn", "case"] | None = None
+        for mark in self.marks:
+            if mark.probe == probe and history.extends(mark.at):
+                if mark.turn == history.turn:
+                    return "turn"
+                found = "case"
+        return found
+
+    def grown(self, history: History) -> bool:
+        """Whether tools are offered that were not there when the case began."""
+        return (
+            self.began is not None and history.extends(self.began) and not {*history.tools} <= {*self.tools}
+        )
+
+    def seen(self, history: History) -> Self:
+        """The memory with its beginning: this request, unless it goes on from one that is known."""
+        if self.began is not None and history.extends(self.began):
+            return self
+        if self.began == history.point and self.tools == history.tools:
+            return self
+        return replace(self, began=history.point, tools=history.tools)
+
+    def marked(self, probes: Iterable[str], history: History) -> Self:
+        """The memory after probes acted on this request."""
+        new = tuple(Mark(probe, history.point, history.turn) for probe in probes)
+        return replace(self, marks=(*self.marks, *new)[-MARKS_KEPT:]) if new else self
+
+    def dumps(self) -> str:
+        """As JSON, for a store."""
+        return json.dumps([_VERSION, self.began, self.tools, self.marks], separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> Self:
+        """From JSON; empty for anything that was not written by `dumps`."""
+        try:
+            version, began, tools, marks = json.loads(text)
+            if version != _VERSION:
+                return cls()
+            return cls(
+                Point(*began) if began else None,
+                tuple(map(str, tools)),
+                tuple(Mark(str(probe), Point(*at), int(turn)) for probe, at, turn in marks),
+            )
+        except (ValueError, TypeError):
+            return cls()
+
+
+NOTHING = Case()
+"""Of a case that nothing is remembered of."""
