@@ -9,6 +9,7 @@ All look at the text and the structured calls, at nothing else.
 from calibrators.actions import published, seam
 from calibrators.actions.classes import Action, Cues
 from calibrators.actions.wire import is_call_text
+from calibrators.actions.wrapped import unwrapped
 from calibrators.reply import Choice, Reply
 
 __all__ = ["Action", "Cues", "is_call_text", "reply_action", "text_action", "text_labels"]
@@ -39,7 +40,7 @@ def text_action(text: str, cues: Cues = Cues.SEAM) -> Action | None:
         return None
     if is_call_text(text):
         return Action.TOOL_CALL
-    return published.action(text) if cues is Cues.PUBLISHED else seam.action(text)
+    return published.action(text) if cues is Cues.PUBLISHED else seam.action(unwrapped(text))
 
 
 def text_labels(text: str, cues: Cues = Cues.SEAM) -> frozenset[Action]:
@@ -54,4 +55,4 @@ def text_labels(text: str, cues: Cues = Cues.SEAM) -> frozenset[Action]:
         # The published detector reads the words of a call as well.
         call = {Action.TOOL_CALL} if is_call_text(text) else set()
         return published.labels(text) | call
-    return frozenset({Action.TOOL_CALL}) if is_call_text(text) else seam.labels(text)
+    return frozenset({Action.TOOL_CALL}) if is_call_text(text) else seam.labels(unwrapped(text))

@@ -149,6 +149,19 @@ def test_a_reply_that_could_not_be_read_has_no_class() -> None:
     assert reply_action(reply, reply.first) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ('{"message": "Which city do you mean?"}', Action.ASK),
+        ('{"message": "Here you are.", "next": {"questions": ["What is your user ID?"]}}', Action.ASK),
+        ('{"temperature": 21, "unit": "C"}', Action.OTHER),
+        ('{"message": "I can not', Action.OTHER),
+    ],
+)
+def test_a_reply_written_as_a_json_object_says_what_its_strings_say(text: str, action: Action) -> None:
+    assert text_action(text) is action
+
+
 def test_the_published_lists_are_shipped_with_their_notice() -> None:
     assert "Apache License 2.0" in SOURCE
     assert json.dumps(LISTS)
