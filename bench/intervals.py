@@ -17,7 +17,7 @@ All intervals are two-sided. The bootstrap is the percentile one; its draws depe
 the data alone, in whatever order the cases come. Tests and multiplicity are in `significance`.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -181,6 +181,7 @@ def cluster_ratios(
     pairs: Mapping[str, tuple[ArrayLike, ArrayLike]],
     clusters: Labels,
     *,
+    means: Container[str] = (),
     seed: int = 0,
     draws: int = DRAWS,
     level: float = LEVEL,
@@ -190,7 +191,8 @@ def cluster_ratios(
     pairs: by name, numerators and denominators (n,) of each case: its looping turns and its turns, its
     calls and its turns. A case whose denominator is 0 does not count. Intervals as `rate` has them: Wilson
     with one outcome a cluster, the cluster bootstrap from 50 clusters up, Wilson's limits with the
-    clusters as cases for a share of 0 or 1, else none and the reason.
+    clusters as cases for a share of 0 or 1, else none and the reason. means: the pairs that are no shares,
+    calls of a turn, where a numerator may exceed its denominator; Wilson's limits are not for them.
     """
     names = list(pairs)
     table = _columns(np.column_stack([part for name in names for part in pairs[name]]) if names else [])
@@ -204,11 +206,12 @@ def cluster_ratios(
             found[name] = Estimate(None, None, None, None, 0, 0, "no case was scored", level)
             continue
         value = float(top.sum() / bottom.sum())
-        if k == n and _is_binary(top) and _is_binary(bottom):
+        share = name not in means
+        if share and k == n and _is_binary(top) and _is_binary(bottom):
             found[name] = wilson(int(top.sum()), n, level)
         elif k < MIN_BOOTSTRAP_CLUSTERS:
             found[name] = Estimate(value, None, None, None, n, k, _too_few(k), level)
-        elif value in (0.0, 1.0) and np.all(top <= bottom):
+        elif share and value in (0.0, 1.0):
             low, high = _wilson_limits(k if value else 0, k, level)
             found[name] = Estimate(value, low, high, "wilson over clusters", n, k, level=level)
         else:

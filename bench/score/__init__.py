@@ -6,7 +6,16 @@ import click
 
 from bench.group import LazyGroup, Subcommand
 
-SUBCOMMANDS: Mapping[str, Subcommand] = {}
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "bfcl": Subcommand(
+        "bench.score.commands:bfcl",
+        "Recall, accuracy, masking and loops of BFCL multi-turn results.",
+    ),
+    "tau2": Subcommand(
+        "bench.score.commands:tau2",
+        "pass^k, recall by class and loops of tau2-bench results.",
+    ),
+}
 
 
 @click.group(cls=LazyGroup, subcommands=SUBCOMMANDS)

@@ -255,6 +255,8 @@ def test_a_ratio_leaves_out_cases_that_do_not_carry_it() -> None:
         scenarios,
     )
     assert found["one"] == wilson(1, 3)
+    mean = cluster_ratios({"one": ([1, 0, 0, 0], [1, 1, 1, 0])}, scenarios, means={"one"})["one"]
+    assert mean[:4] == (found["one"].estimate, None, None, None)
     assert found["few"][:4] == (0.5, None, None, None)
     assert found["few"].clusters == 3
     assert found["none"].reason == "no case was scored"

@@ -1,0 +1,115 @@
+"""`bench score bfcl` and `bench score tau2`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.options import Shared, shared_options
+from bench.runs import DataFile, Plan, RunFolder
+from bench.score import bfcl as bfcl_files
+from bench.score import tau2 as tau2_files
+from bench.score.bfcl_figures import model_figures
+from bench.score.table import bfcl_text, tau2_text
+from bench.score.tau2_figures import run_figures
+from calibrators.actions import Cues
+
+Json = dict[str, Any]
+
+paths_argument = click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH.."
+)
+cues_option = click.option(
+    "--cues",
+    type=click.Choice([*map(str, Cues)]),
+    default=str(Cues.SEAM),
+    show_default=True,
+    help="How texts are classified: by our rules, or by the lists that reproduce published figures.",
+)
+
+
+@click.command(
+    epilog="Examples: bench score bfcl result/; bench score bfcl result/my-model --scores score/ --json"
+)
+@paths_argument
+@click.option("--scores", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Score folder of bfcl evaluate.  [default: beside the results]")  # fmt: skip
+@cues_option
+@shared_options(limit="Only the first N entries of each category.")
+def bfcl(*, shared: Shared, paths: tuple[Path, ...], scores: Path | None, cues: str) -> None:
+    """Score BFCL multi-turn results: recall of the gold action class, accuracy, masking, loops.
+
+    PATH is a result file, a model's folder, or a folder of several models.
+    """
+    models = bfcl_files.read(paths, scores, Cues(cues), shared.limit)
+    files = {file for model in models for category in model.categories.values() for file in category.files}
+    files |= {
+        category.score.path for model in models for category in model.categories.values() if category.score
+    }
+
+    def measured() -> tuple[Json, list[Json]]:
+        figures = [model_figures(model, shared.seed, shared.limit) for model in models]
+        return {"cues": cues, "models": [each for each, _ in figures]}, [
+            {"key": f"{record['model']}/{record['id']}", **record}
+            for _, records in figures
+            for record in records
+        ]
+
+    arguments = {"paths": [*map(str, paths)], "scores": scores and str(scores), "cues": cues}
+    _score("bfcl", arguments, files, shared, measured, bfcl_text)
+
+
+@click.command(
+    epilog="Examples: bench score tau2 simulations/my-run/results.json; bench score tau2 simulations/ --json"
+)
+@paths_argument
+@cues_option
+@shared_options(limit="Only the first N tasks of each run.")
+def tau2(*, shared: Shared, paths: tuple[Path, ...], cues: str) -> None:
+    """Score tau2-bench results: pass^k, recall by action class against accuracy, class mix, loops.
+
+    PATH is a results file, a run's folder, or a folder of several runs.
+    """
+    runs = tau2_files.read(paths, Cues(cues), shared.limit)
+    files = {file for run in runs for file in run.files}
+
+    def measured() -> tuple[Json, list[Json]]:
+        figures = [run_figures(run, shared.seed) for run in runs]
+        return {"cues": cues, "runs": [each for each, _ in figures]}, [
+            {
+                "key": f"{each['run']}/{record['task']}/{record['trial']}/{record['id']}",
+                "run": each["run"],
+                **record,
+            }
+            for each, records in figures
+            for record in records
+        ]
+
+    _score("tau2", {"paths": [*map(str, paths)], "cues": cues}, files, shared, measured, tau2_text)
+
+
+def _score(
+    name: str,
+    arguments: Mapping[str, Any],
+    files: Iterable[Path],
+    shared: Shared,
+    measured: Callable[[], tuple[Json, list[Json]]],
+    text: Callable[[Json], str],
+) -> None:
+    """Write the run folder and show the result."""
+    plan = Plan(
+        command=f"score {name}",
+        arguments=dict(arguments),
+        seed=shared.seed,
+        limit=shared.limit,
+        data={str(file): DataFile.of(file) for file in sorted(files)},
+    )
+    with RunFolder.open(shared.folder(f"score-{name}"), plan) as run:
+        result, rows = measured()
+        records = run.records()
+        for row in rows:
+            if row["key"] not in records:
+                records.append(row["key"], row)
+        run.finish(result)
+    shared.show(result, lambda: text(result))
