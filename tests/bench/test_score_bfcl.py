@@ -10,6 +10,7 @@ from bench.intervals import wilson
 from bench.score.bfcl_figures import turns_due
 from tests.bench.scoring import Bench, Json, Shown, public_runs, write
 
+DOCS = Path(__file__).parents[2] / "docs" / "scoring.md"
 CALL: list[Json] = [{"ls": "{}"}]
 ASK = "Which file should I sort?"
 REFUSE = "I can't measure that with the tools I have here."
@@ -443,6 +444,19 @@ def test_the_turns_of_bfcl_are_known() -> None:
     assert turns_due("multi_turn_base", 180) == [True, True, True, False, False, True]
     assert turns_due("multi_turn_miss_param", 180) == [True, False, True, True, False, False, True]
     assert turns_due("multi_turn_base", 200) == []
+
+
+# Docs
+
+
+def test_the_docs_name_every_figure(bench: Bench, tmp_path: Path) -> None:
+    document = bench.document("score", "bfcl", write(tmp_path, {v4("base"): [row("base", 0, [[CALL]])]}))
+    (model,) = document["models"]
+    names = set(model) | set(only(document)) | set(only(document)["loops"]) | set(only(document)["counts"])
+    text = DOCS.read_text()
+    for name in {name for name in names if not name.endswith("_reason")} - {"categories", "counts", "loops"}:
+        word = "loop_at_K" if name.startswith("loop_at_") else name
+        assert f"`{word}`" in text or f"*{word}*" in text, name
 
 
 # The run folder, and bad input
