@@ -12,6 +12,7 @@ import anyio
 from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
 from calibrators.case import History
+from calibrators.contextual import NO_FEATURES, Features, features_of
 from calibrators.dialects import CHAT, Dialect
 from calibrators.flow import Query, Report, calibrated, plain
 from calibrators.margin import UNREAD, asked_logprobs
@@ -124,6 +125,8 @@ async def _sit_down(
     case_id = h.get(request.headers, b"x-case-id")
     memo = await _recall(runtime, chosen, case_id, fields) if dialect is CHAT else None
     seat = memo and Seat(memo.history, memo.case, late_roles_of(upstream, model.served))
+    features = _features(chosen, body, fields)
+    planned = plan(chosen.profile, model.served, facts, config, dialect, seat, features or NO_FEATURES)
     sitting = Sitting(
         settings=settings,
         request_id=request.request_id,
@@ -132,7 +135,8 @@ async def _sit_down(
         fields=fields,
         model=model,
         pick=chosen,
-        calibrators=tuple(plan(chosen.profile, model.served, facts, config, dialect, seat)),
+        calibrators=tuple(planned),
+        features=features,
         memo=memo,
         report=Report(most=config.limits.max_queries),
         clock=Clock(upstream.settings.timeouts),
@@ -140,6 +144,12 @@ async def _sit_down(
         body_came=time.perf_counter(),
     )
     return sitting, body
+
+
+def _features(chosen: Pick, body: Body, fields: Fields) -> Features | None:
+    """What a contextual bias is computed from; None where the profile has none."""
+    bias = chosen.profile and chosen.profile.bias
+    return features_of(fields, body.raw("tools")) if bias and bias.contextual else None
 
 
 async def _recall(runtime: Runtime, chosen: Pick, case_id: str | None, fields: Fields) -> Memo | None:

@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from calibrators.bias import Bias, Idle
+from calibrators.bias import Apply, Bias, Idle
+from calibrators.contextual import NO_FEATURES, Features
 from calibrators.cri import Cri
 from calibrators.dialects import CHAT, Dialect
 from calibrators.entry import Entry
@@ -16,7 +17,7 @@ from calibrators.shadow import By
 from calibrators.skip import Skip
 from calibrators.sri import Sri
 from proxy.config import Config
-from proxy.profiles import BiasSetting, Profile
+from proxy.profiles import Profile
 from proxy.upstream import Facts, ModelFacts, Upstream
 
 BiasBy = Bias | Resample | Idle
@@ -36,13 +37,20 @@ def plan(
     config: Config,
     dialect: Dialect = CHAT,
     seat: Seat | None = None,
+    features: Features = NO_FEATURES,
 ) -> Sequence[Calibrator]:
-    """The calibrators of a profile on this server, innermost first; `seat` is where its probes stand."""
+    """The calibrators of a profile on this server, innermost first.
+
+    `seat` is where its probes stand, `features` are what a contextual bias is computed from.
+    """
     if profile is None:
         return ()
     entry = _entry(profile, model, facts)
     calibrators: list[Calibrator] = []
-    bias = None if profile.bias is None else _bias(profile, profile.bias, model, entry, facts, config)
+    bias = None
+    if profile.bias is not None:
+        value = round(profile.bias.on(features), 4)
+        bias = _bias(profile, profile.bias.apply, value, model, entry, facts, config)
     if isinstance(bias, Resample | Bias) and not _fits(bias, dialect):
         bias = Idle(Skip("route", f"{dialect.route} takes a bias by the processor only"))
     reading = _reading(bias, entry, facts, config)
@@ -83,13 +91,14 @@ def late_roles_of(upstream: Upstream, model: str | None) -> Sequence[LateRole]:
 
 def _bias(
     profile: Profile,
-    setting: BiasSetting,
+    apply: Apply,
+    value: float,
     model: str | None,
     entry: Entry | Skip,
     facts: Facts,
     config: Config,
 ) -> BiasBy:
-    if setting.value == 0:
+    if value == 0:
         return Idle(Skip("zero_bias", "the bias is 0"))
     if profile.model is not None and profile.model != model:
         return Idle(Skip("other_model", f"the profile is for the model {profile.model}"))
@@ -97,13 +106,12 @@ def _bias(
         return Idle(Skip("stale", "the profile was made for another tokenizer or chat template"))
     if isinstance(entry, Skip):
         return Idle(entry)
-    apply = setting.apply
     if apply == "auto" and facts.processor is None:
-        if setting.value > 0:
+        if value > 0:
             return Idle(_NO_PROCESSOR)
         apply = "resample"
     if apply == "resample":
-        return Resample(setting.value, entry, _sampling(model, config))
+        return Resample(value, entry, _sampling(model, config))
     scope = profile.entry.scope
     if scope == "everywhere" and entry.scope != "everywhere":
         return Idle(Skip("scope", "scope everywhere needs an opener that is one dedicated token"))
@@ -112,10 +120,10 @@ def _bias(
             return Idle(Skip("scope", "logit_bias acts everywhere, which needs a dedicated opener"))
         if not (entry.verified or profile.entry.tokens):
             return Idle(Skip("unverified", f"logit_bias acts everywhere; {entry.note or 'not verified'}"))
-        return Bias(setting.value, entry, "logit_bias", "everywhere")
+        return Bias(value, entry, "logit_bias", "everywhere")
     if facts.kind != "openai" and facts.processor is None:
         return Idle(_not_probed(facts) or _NO_PROCESSOR)
-    return Bias(setting.value, entry, "processor", scope)
+    return Bias(value, entry, "processor", scope)
 
 
 _NO_PROCESSOR = Skip("no_processor", "the upstream has not loaded Seam's logits processor")

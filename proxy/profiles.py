@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from calibrators import cri, sri
 from calibrators.bias import LIMIT, Apply
+from calibrators.contextual import Contextual, Features
 from calibrators.entry import Scope
 from calibrators.openers import Hint
 from calibrators.openers.parsers import parser
@@ -57,13 +58,53 @@ def _bias(value: Any) -> Any:
     return {"value": value} if isinstance(value, int | float) else value
 
 
+def _feature(name: str) -> str:
+    if name not in Features._fields:
+        raise ValueError(f"no feature {name!r}; there is: {', '.join(Features._fields)}")
+    return name
+
+
+class ContextualSetting(Section):
+    """Coefficients of a bias that depends on the request, as `bench calibrate` writes them."""
+
+    b0: Nats
+    weights: dict[Annotated[str, AfterValidator(_feature)], Annotated[float, Field(allow_inf_nan=False)]]
+    """Nats for one unit of a feature, by its name."""
+    low: Nats
+    """The bias is never below."""
+    high: Nats
+    """The bias is never above."""
+
+    @property
+    def bias(self) -> Contextual:
+        """As the calibrators take it."""
+        return Contextual(self.b0, self.weights, self.low, self.high)
+
+
 class BiasSetting(Section):
     """The tool-entry bias."""
 
-    value: Nats
+    value: Nats | None = None
     """In nats; negative restrains calls."""
+    contextual: ContextualSetting | None = None
+    """In place of `value`: a bias computed for each request."""
     apply: Apply = "auto"
     """How it is applied; `auto` takes what the server can."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.value is None) == (self.contextual is None):
+            raise ValueError("name either value or contextual")
+        return self
+
+    def on(self, features: Features) -> float:
+        """The bias of a request with these features, in nats."""
+        return self.contextual.bias.value(features) if self.contextual else self.value or 0.0
+
+    @property
+    def words(self) -> str:
+        """For tables."""
+        return f"{self.value:g}" if self.contextual is None else "contextual"
 
 
 def _probe(value: Any) -> Any:

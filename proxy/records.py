@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from calibrators.actions import Action, reply_action
 from calibrators.bias import Bias, biased
 from calibrators.case import Case, History
+from calibrators.contextual import Features
 from calibrators.dialects import Dialect
 from calibrators.flow import Calibrator, Probed, Report, Role
 from calibrators.margin import UNREAD, Margin, Reading, read_margin
@@ -49,6 +50,7 @@ class Sitting:
     body_came: float
     report: Report = field(default_factory=Report)
     memo: Memo | None = None
+    features: Features | None = None
     outcome: Outcome = "ok"
     status: int = 0
     client_seconds: float = 0.0
@@ -109,6 +111,17 @@ class Sitting:
             **({"pair_id": probed.pair} if probed.pair else {}),
         }
 
+    def _contextual(self) -> Mapping[str, Any]:
+        """What a contextual bias was computed from and what each feature added, in nats; else nothing."""
+        bias = self.pick.profile.bias if self.pick.profile else None
+        if self.features is None or bias is None or bias.contextual is None:
+            return {}
+        contextual = bias.contextual.bias
+        parts = {name: round(part, 4) for name, part in contextual.parts(self.features).items()}
+        range_ = [contextual.low, contextual.high]
+        told = {"b0": contextual.b0, "adds": parts, "range": range_, "features": self.features._asdict()}
+        return {"contextual": told}
+
     def explanation(self, served: Answer, queries: int) -> Mapping[str, Any]:
         """The `calibration` object of a reply whose client asked for it."""
         return {
@@ -116,6 +129,7 @@ class Sitting:
             "applied": self.report.header(),
             "action": self.action(served.reply),
             "bias": self.applied_bias,
+            **self._contextual(),
             **self._decision(served.reply.first),
             "skipped": {name: why.text for name, why in self.report.skipped.items()},
             "probes": [*map(self.told, self.report.probes)],

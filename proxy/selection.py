@@ -142,10 +142,9 @@ def _changes(inline: Inline, base: Profile) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if any(change is not None for change in (inline.bias, inline.scope, inline.apply)):
         bias = base.bias or BiasSetting(value=0.0)
-        changes["bias"] = BiasSetting(
-            value=bias.value if inline.bias is None else inline.bias,
-            apply=inline.apply or bias.apply,
-        )
+        if inline.bias is not None:
+            bias = BiasSetting(value=inline.bias, apply=bias.apply)
+        changes["bias"] = bias.model_copy(update={"apply": inline.apply or bias.apply})
         changes["entry"] = base.entry.model_copy(update={"scope": inline.scope or base.entry.scope})
     for name in ("sri", "cri"):
         if name in inline.model_fields_set:

@@ -131,7 +131,7 @@ def show_profiles(metrics: Metrics, settings: Settings) -> None:
     metrics.profile_info.clear()
     metrics.profile_stale.clear()
     for name, profile in settings.profiles.items():
-        bias = "" if profile.bias is None else f"{profile.bias.value:g}"
+        bias = "" if profile.bias is None else profile.bias.words
         metrics.profile_info.labels(name, profile.model or "", bias).set(1)
         metrics.profile_stale.labels(name).set_function(partial(_stale_gauge, profile, settings))
 
