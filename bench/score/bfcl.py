@@ -244,7 +244,7 @@ def _classify(category: Category, by_id: Mapping[str, Row], cues: Cues) -> None:
         entry, row = _entry(id), by_id[id]
         result = row.get("result")
         if isinstance(result, list):
-            logs = step_logs(row.get("inference_log"))
+            logs = step_logs(row.get("inference_log"), texts=category.text_recorded is False)
             turns = tuple(
                 tuple(
                     _emission(reply, logs.get((place, step)), category, cues)

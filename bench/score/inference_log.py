@@ -29,8 +29,11 @@ class StepLog(NamedTuple):
     """The tools of its query; None where the log doesn't say."""
 
 
-def step_logs(log: Any) -> dict[tuple[int, int], StepLog]:
-    """The steps of a case's inference log by turn and step number; empty where there is none."""
+def step_logs(log: Any, *, texts: bool) -> dict[tuple[int, int], StepLog]:
+    """The steps of a case's inference log by turn and step number; empty where there is none.
+
+    texts: look for what the replies said, which takes parsing the inputs.
+    """
     steps: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     turns = [turn for turn in log if isinstance(turn, dict)] if isinstance(log, list) else []
     for place, turn in enumerate(turns):
@@ -40,7 +43,8 @@ def step_logs(log: Any) -> dict[tuple[int, int], StepLog]:
     order = sorted(steps)
     sent = [_content(steps[step], "inference_input") for step in order]
     # The last input holds every reply before it, in order.
-    said = _said(next((content["message"] for content in reversed(sent) if _has_message(content)), None))
+    inputs = (content["message"] for content in reversed(sent) if texts and _has_message(content))
+    said = _said(next(inputs, "[]"))
     replies = dict(zip(order, said, strict=False)) if len(said) < len(order) else {}
     return {
         step: StepLog(_words(_content(steps[step], "assistant")) or replies.get(step), _offered(content))
@@ -62,13 +66,13 @@ def _words(content: Any) -> str | None:
     return content if isinstance(content, str) and content.strip() else None
 
 
-def _said(messages: str | None) -> list[str | None]:
+def _said(messages: str) -> list[str | None]:
     """What the assistant said in the repr of a list of messages, by reply; None for a reply without text.
 
     The messages are dicts, or objects of the OpenAI package, whose repr is a call.
     """
     try:
-        tree = ast.parse(messages or "[]", mode="eval").body
+        tree = ast.parse(messages, mode="eval").body
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return []
     items = tree.elts if isinstance(tree, ast.List) else []
