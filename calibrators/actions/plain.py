@@ -1,77 +1,55 @@
 """A reply's own words: folded, without what it quotes or shows, cut into sentences.
 
-Code, links, quoted speech, tables, headings and letters drafted for somebody are not the assistant speaking to
-the user; they are blanked before anything is read. Each pass is a plain replacement or a pattern that reads
-each character a bounded number of times, so a text costs time linear in its length, whatever it holds.
+Code, links, quoted speech, tables, headings and letters drafted for somebody are not the assistant speaking
+to the user; they are taken out before anything is read. Each pass is a plain replacement or a pattern that
+reads a character a bounded number of times: time is linear in the text, whatever it holds.
 """
 
 import re
-from typing import NamedTuple
 
-_FOLDED = {
+_MARKS = {
     **dict.fromkeys("‘’‚‛´ʼ", "'"),
     **dict.fromkeys("“”„‟«»", '"'),
-    **dict.fromkeys("？؟⁇", "? "),
-    "！": "! ",
-    "。": ". ",
-    "；": "; ",
-    "，": ", ",
-    "\u00a0": " ",
+    **dict.fromkeys("？؟", "? "),
+    **dict.fromkeys("！。；", ". "),
+    **dict.fromkeys("，、", ", "),
+    "–": "-",
+    "—": " , ",
     "\u202f": " ",
 }
-_ALWAYS_FOLDED = {
-    "\r": "\n",
-    "\t": " ",
-    "*": "",
-    "(": "( ",
-    "—": " — ",
-    "cannot": "can't",
-    "can not": "can't",
-}
-
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _INLINE = re.compile(r"`[^`\n]*`")
-# A mark at the end of a link belongs to the sentence around it.
-_LINK = re.compile(r"[a-z]+://[^\s<>\"]*[^\s<>\"?!.,;:)\]']|\bwww\.[^\s<>\"]*[^\s<>\"?!.,;:)\]']")
+# The marks at the end of a link belong to the sentence around it.
+_LINK = re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\"?!.,;:)\]']")
 _QUOTED = re.compile(r'"[^"\n]*"')
-# Single quotes are apostrophes too: an opening one follows a space, a closing one comes before none.
-_SINGLY_QUOTED = re.compile(r"(?<=[\s(])'(?:[^'\n]|(?<=\w)'(?=\w)){1,120}'(?!\w)")
+# Single quotes are apostrophes too: a quotation opens after a space and closes before none.
+_SINGLY_QUOTED = re.compile(r"'(?<=[ \n(]')(?:[^'\n]|(?<=\w)'(?=\w)){1,120}'(?!\w)")
 _CORNER_QUOTED = re.compile(r"「[^」\n]*」|『[^』\n]*』")
 _SHOWN_LINE = re.compile(r"^ *[|>#].*", re.MULTILINE)
 _LETTER = re.compile(r"\n *(?:subject:|dear ).*", re.DOTALL)
-_END = re.compile(r"[.!?;\n](?=\s)")
-_LONGEST = 600
-"""Characters of a sentence that are read; a longer one is a dump and not a sentence."""
-
-
-class Sentence(NamedTuple):
-    """One sentence of the plain text: lower case, one space before each word, a question or not."""
-
-    text: str
-    question: bool
+_QUOTATION = " it "
+"""Stands for what was taken out of a sentence, so that the sentence stays whole."""
 
 
 def plain(text: str) -> str:
-    """The text in lower case with straight quotes and apostrophes, what is shown or quoted blanked."""
+    """The text in lower case with straight quotes, without what is shown or quoted."""
     text = text.lower()
     if not text.isascii():
-        for typographic, straight in _FOLDED.items():
-            text = text.replace(typographic, straight)
-    for written, straight in _ALWAYS_FOLDED.items():
-        text = text.replace(written, straight)
+        for mark, straight in _MARKS.items():
+            text = text.replace(mark, straight)
     text = _unquoted(text.strip())
     if "```" in text or "~~~" in text:
         text = _FENCED.sub(" ", text)
     if "`" in text:
-        text = _INLINE.sub(" it ", text)
-    if "://" in text or "www." in text:
-        text = _LINK.sub(" it", text)
+        text = _INLINE.sub(_QUOTATION, text)
+    if "http" in text or "www." in text:
+        text = _LINK.sub(_QUOTATION, text)
     if "|" in text or ">" in text or "#" in text:
         text = _SHOWN_LINE.sub("", text)
     if '"' in text:
-        text = _QUOTED.sub(" it ", text)
+        text = _QUOTED.sub(_QUOTATION, text)
     if " '" in text:
-        text = _SINGLY_QUOTED.sub(" it ", text)
+        text = _SINGLY_QUOTED.sub(_QUOTATION, text)
     if "「" in text or "『" in text:
         text = _CORNER_QUOTED.sub("", text)
     if "\ndear " in text or "\nsubject:" in text:
@@ -80,20 +58,35 @@ def plain(text: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """A text that is one quotation as a whole, without its marks: then it is the reply itself."""
-    if len(text) > 1 and text[0] == text[-1] == '"' and '"' not in text[1:-1]:
+    """A text that is one quotation as a whole is the reply itself: without its marks."""
+    if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
         return text[1:-1]
     return text
 
 
-def sentences(text: str) -> list[Sentence]:
-    """The sentences of a plain text, in order; none of them empty."""
-    found = []
-    start = 0
-    text += "\n "
-    for end in _END.finditer(text):
-        sentence = text[start : end.start()].strip()
-        start = end.end()
-        if sentence:
-            found.append(Sentence(" " + sentence[:_LONGEST], end[0] == "?"))
-    return found
+def spaced(text: str) -> str:
+    """A plain text with one space around each word and mark; ` . ` ends every sentence and nothing else.
+
+    "Sure! Which city, please?" becomes " sure . which city , please ? . ".
+    """
+    text = f" {text} . "
+    for mark, apart in _SPACED:
+        text = text.replace(mark, apart)
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text
+
+
+_SPACED = (
+    ("*", ""),
+    *((mark, " ") for mark in "()\t\r"),
+    (", ", " , "),
+    (": ", " : "),
+    *((mark, " . ") for mark in ("\n", "! ", "; ", ". ")),
+    ("? ", " ? . "),
+)
+
+
+def sentences(spaced_text: str) -> list[str]:
+    """The sentences of a spaced text, in order, each between spaces; none empty, ` ?` at a question's end."""
+    return [f" {sentence} " for sentence in spaced_text[1:-1].split(" . ") if sentence.strip(". ")]
