@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.errors import InputError
+from bench.score.decision_log import Logged
 from bench.score.emissions import Call, Emission, Turn, structured, text_calls
 from bench.score.inference_log import StepLog, step_logs
+from bench.score.lines import Row, rows
 from calibrators.actions import Action, Cues, text_action
 
 GOLD: Final[Mapping[str, Action]] = {
@@ -32,8 +34,6 @@ GOLD: Final[Mapping[str, Action]] = {
 
 _NAME = re.compile(r"BFCL_(v\d+)_(\w+)_(result|score)\.json\Z")
 _ID = re.compile(r"(multi_turn_(?:base|long_context|miss_func|miss_param))_(\d+)\Z")
-
-Row = dict[str, Any]
 
 
 class Case(NamedTuple):
@@ -65,6 +65,8 @@ class Category:
     name: str
     cases: dict[str, Case] = field(default_factory=dict)
     """By id."""
+    ids: set[str] = field(default_factory=set)
+    """Of all cases in the files, beyond --limit too."""
     files: list[Path] = field(default_factory=list)
     """Result files it was read from."""
     duplicates: int = 0
@@ -74,7 +76,7 @@ class Category:
     text_recorded: bool | None = None
     """Whether text replies are in the files; None where there is no sign of one."""
     recovered: int = 0
-    """Lost texts that were found in the inference log."""
+    """Lost replies whose text the inference log has, or whose class the decision log has."""
     score: Score | None = None
 
 
@@ -90,11 +92,19 @@ class Model:
     """What tells it from the other models of the call."""
 
 
-def read(paths: Sequence[Path], scores: Path | None, cues: Cues, limit: int | None) -> list[Model]:
+def read(
+    paths: Sequence[Path],
+    cues: Cues,
+    *,
+    scores: Path | None = None,
+    logged: Logged | None = None,
+    limit: int | None = None,
+) -> list[Model]:
     """The models found under some files and folders, by label.
 
     scores: where the score files are; by default beside the results: in the same folder, or in the folder of
-    the same name with "score" for "result". limit: only entries below it.
+    the same name with "score" for "result". logged: what the proxy saw of lost texts. limit: only entries
+    below it.
 
     Raises InputError where a path is missing, a file is not BFCL's, or nothing is found.
     """
@@ -108,7 +118,7 @@ def read(paths: Sequence[Path], scores: Path | None, cues: Cues, limit: int | No
     for (folder, version), kinds in found.items():
         if "result" in kinds:
             model = Model(folder, version)
-            _read_results(model, kinds["result"], cues, limit)
+            _read_results(model, kinds["result"], cues, logged or {}, limit)
             for category in model.categories.values():
                 category.score = _score(model, category.name, scores)
             models.append(model)
@@ -171,51 +181,24 @@ def _label(model: Model, models: Sequence[Model]) -> str:
     return f"{label} ({model.version})" if len(models) > len(others) + 1 else label
 
 
-def rows(file: Path) -> tuple[list[Row], int]:
-    """The rows of a JSON lines file, and how many cut last lines (0 or 1) were left out."""
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(file), mend="mend that") from error
-    found: list[Row] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):  # no line end after it: the harness was writing it
-                return found, 1
-            raise InputError(
-                "is not JSON",
-                where=f"{file} line {number}",
-                mend="take the line out, and bfcl generate makes the case again",
-            ) from error
-        if not isinstance(row, dict):
-            raise InputError(
-                "is no JSON object", where=f"{file} line {number}", mend="give a file of bfcl generate"
-            )
-        found.append(row)
-    return found, 0
-
-
-def _read_results(model: Model, files: Sequence[Path], cues: Cues, limit: int | None) -> None:
+def _read_results(model: Model, files: Sequence[Path], cues: Cues, logged: Logged, limit: int | None) -> None:
     raw: dict[str, dict[str, Row]] = {}
     for file in files:
-        of_file, cut = rows(file)
+        of_file, cut = rows(file, mend="take the line out, and bfcl generate makes the case again")
         for row in of_file:
             name, entry = _identity(row, file)
             category = model.categories.setdefault(name, Category(name))
             if file not in category.files:
                 category.files.append(file)
                 category.cut += cut
+            category.ids.add(row["id"])
             if limit is None or entry < limit:
                 known = raw.setdefault(name, {})
                 category.duplicates += row["id"] in known
                 known.pop(row["id"], None)
                 known[row["id"]] = row
     for name, by_id in raw.items():
-        _classify(model.categories[name], by_id, cues)
+        _classify(model.categories[name], by_id, cues, logged)
 
 
 def _identity(row: Row, file: Path) -> tuple[str, int]:
@@ -228,7 +211,7 @@ def _identity(row: Row, file: Path) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _classify(category: Category, by_id: Mapping[str, Row], cues: Cues) -> None:
+def _classify(category: Category, by_id: Mapping[str, Row], cues: Cues, logged: Logged) -> None:
     replies = [
         reply
         for row in by_id.values()
@@ -252,7 +235,7 @@ def _classify(category: Category, by_id: Mapping[str, Row], cues: Cues) -> None:
                 )
                 for place, turn in enumerate(result)
             )
-            category.cases[id] = Case(id, entry, turns)
+            category.cases[id] = Case(id, entry, _completed(turns, logged.get(id, ()), category))
         else:
             error = result if isinstance(result, str) else f"result is {json.dumps(result)}"
             category.cases[id] = Case(id, entry, None, error)
@@ -291,6 +274,32 @@ def _emission(reply: Any, log: StepLog | None, category: Category, cues: Cues) -
     if Action.TOOL_CALL in actions:
         return Emission(actions, published, text_calls(text), offered=offered)
     return Emission(actions, published, text=bool(text.strip()), offered=offered)
+
+
+def _completed(
+    turns: tuple[Turn, ...], logged: Sequence[Action | None], category: Category
+) -> tuple[Turn, ...]:
+    """The turns with the classes of lost replies as the proxy logged them.
+
+    Only where the log has the same replies: as many, with calls in the same places.
+    """
+    emissions = [emission for turn in turns for emission in turn]
+    same = len(logged) == len(emissions) and all(
+        emission.lost or (emission.actions == {Action.TOOL_CALL}) == (action is Action.TOOL_CALL)
+        for emission, action in zip(emissions, logged, strict=True)
+    )
+    if not same:
+        return turns
+    actions = iter(logged)
+    return tuple(tuple(_logged(emission, next(actions), category) for emission in turn) for turn in turns)
+
+
+def _logged(emission: Emission, action: Action | None, category: Category) -> Emission:
+    if not emission.lost:
+        return emission
+    category.recovered += 1
+    actions = frozenset({action} if action else ())
+    return Emission(actions, actions, text=bool(actions - {Action.TOOL_CALL}), offered=emission.offered)
 
 
 def _class(text: str, cues: Cues) -> frozenset[Action]:
@@ -334,7 +343,7 @@ def _sibling(folder: Path) -> Path:
 
 
 def _read_score(file: Path) -> Score:
-    header, *failed = rows(file)[0] or [{}]
+    header, *failed = rows(file, mend="repeat bfcl evaluate")[0] or [{}]
     correct, total = header.get("correct_count"), header.get("total_count")
     if not isinstance(correct, int) or not isinstance(total, int) or not 0 <= correct <= total:
         raise InputError(

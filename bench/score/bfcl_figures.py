@@ -172,8 +172,8 @@ def _verdicts(category: Category) -> tuple[dict[str, bool], str]:
         return {}, "no result file"
     if len(score.failed) != score.total - score.correct:
         return {}, f"the score file names {len(score.failed)} of {score.total - score.correct} failed cases"
-    if score.total != len(category.cases) or not score.failed <= category.cases.keys():
-        return {}, f"the score file graded {score.total} cases, and the results hold {len(category.cases)}"
+    if score.total != len(category.ids) or not score.failed <= category.ids:
+        return {}, f"the score file graded {score.total} cases, the results hold {len(category.ids)}"
     return {id: id not in score.failed for id in category.cases}, ""
 
 

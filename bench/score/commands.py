@@ -11,6 +11,7 @@ from bench.runs import DataFile, Plan, RunFolder
 from bench.score import bfcl as bfcl_files
 from bench.score import tau2 as tau2_files
 from bench.score.bfcl_figures import model_figures
+from bench.score.decision_log import logged_classes
 from bench.score.table import bfcl_text, tau2_text
 from bench.score.tau2_figures import run_figures
 from calibrators.actions import Cues
@@ -35,14 +36,19 @@ cues_option = click.option(
 @paths_argument
 @click.option("--scores", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Score folder of bfcl evaluate.  [default: beside the results]")  # fmt: skip
+@click.option("--decisions", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Decision log of the same run, for replies whose text the results lost.")  # fmt: skip
 @cues_option
 @shared_options(limit="Only the first N entries of each category.")
-def bfcl(*, shared: Shared, paths: tuple[Path, ...], scores: Path | None, cues: str) -> None:
+def bfcl(
+    *, shared: Shared, paths: tuple[Path, ...], scores: Path | None, decisions: Path | None, cues: str
+) -> None:
     """Score BFCL multi-turn results: recall of the gold action class, accuracy, masking, loops.
 
     PATH is a result file, a model's folder, or a folder of several models.
     """
-    models = bfcl_files.read(paths, scores, Cues(cues), shared.limit)
+    logged = logged_classes(decisions) if decisions else None
+    models = bfcl_files.read(paths, Cues(cues), scores=scores, logged=logged, limit=shared.limit)
     files = {file for model in models for category in model.categories.values() for file in category.files}
     files |= {
         category.score.path for model in models for category in model.categories.values() if category.score
@@ -56,6 +62,7 @@ def bfcl(*, shared: Shared, paths: tuple[Path, ...], scores: Path | None, cues: 
             for record in records
         ]
 
+    files |= {decisions} if decisions else set()
     arguments = {"paths": [*map(str, paths)], "scores": scores and str(scores), "cues": cues}
     _score("bfcl", arguments, files, shared, measured, bfcl_text)
 

@@ -190,7 +190,7 @@ def _remarks(each: Json, notes: _Notes) -> None:
     if each["cut_lines"]:
         notes.add("the last line was not written to its end and is left out")
     if each["texts_recovered"]:
-        notes.add(f"lost texts found in the inference log: {each['texts_recovered']}")
+        notes.add(f"lost replies found in the log: {each['texts_recovered']}")
     if each.get("gar_at_gold_turn_unmeasurable"):
         notes.add(f"unmeasurable at the gold turn: {each['gar_at_gold_turn_unmeasurable']}")
     for error, count in sorted(each["errors"].items(), key=lambda item: -item[1])[:3]:

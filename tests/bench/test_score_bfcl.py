@@ -314,6 +314,57 @@ def test_text_is_found_in_the_logged_input_of_later_steps(bench: Bench, tmp_path
     assert (figures["gar_at_gold_turn"]["hits"], figures["gar_at_gold_turn"]["of"]) == (1, 1)
 
 
+def decisions(*actions: str | None, case: str = "multi_turn_miss_param_3/b0/1") -> list[Json]:
+    return [
+        {
+            "case_id": case,
+            "time": f"2026-11-29T10:00:{9 - n:02}Z",
+            "outcome": "ok",
+            "choice": 0,
+            "action": action,
+        }
+        for n, action in enumerate(reversed(actions))
+    ]
+
+
+def test_the_proxys_decision_log_gives_the_classes_of_lost_replies(bench: Bench, tmp_path: Path) -> None:
+    folder = write(tmp_path / "m", {v4("miss_param"): [lost()]})
+    failed = {**decisions(None)[0], "outcome": "upstream_error"}
+    log = [
+        *decisions("other", "tool_call", "ask", "tool_call", None),
+        failed,
+        {"case_id": "77f0", "outcome": "ok"},
+    ]
+    write(tmp_path, {"log.jsonl": log})
+    figures = only(bench.document("score", "bfcl", folder, "--decisions", tmp_path / "log.jsonl"))
+    assert figures["emissions"]["multi_turn_miss_param_3"] == [
+        ["other", "tool_call", "ask"],
+        ["tool_call", None],
+    ]
+    assert (figures["gar"]["hits"], figures["texts_recovered"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [("other", "tool_call", "ask"), ("tool_call", "other", "ask", "tool_call", "ask")],
+    ids=["fewer replies", "calls elsewhere"],
+)
+def test_a_decision_log_of_other_replies_is_not_used(
+    bench: Bench, tmp_path: Path, actions: tuple[str, ...]
+) -> None:
+    folder = write(tmp_path / "m", {v4("miss_param"): [lost()]})
+    write(tmp_path, {"log.jsonl": decisions(*actions)})
+    assert only(bench.document("score", "bfcl", folder, "--decisions", tmp_path / "log.jsonl"))["gar"] is None
+
+
+def test_a_decision_log_of_two_runs_is_refused(bench: Bench, tmp_path: Path) -> None:
+    folder = write(tmp_path / "m", {v4("miss_param"): [lost()]})
+    twice = [*decisions("ask"), *decisions("ask", case="multi_turn_miss_param_3/b1/1")]
+    write(tmp_path, {"log.jsonl": twice})
+    with pytest.raises(Shown, match="holds 2 runs of multi_turn_miss_param_3"):
+        bench.text("score", "bfcl", folder, "--decisions", tmp_path / "log.jsonl")
+
+
 # Accuracy, masking, slack
 
 
@@ -344,8 +395,8 @@ def test_masking_and_slack_come_from_the_same_cases(bench: Bench, tmp_path: Path
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (score_rows("base", 3, 1), "graded 3 cases, and the results hold 2"),
-        (score_rows("base", 2, 7), "graded 2 cases, and the results hold 2"),
+        (score_rows("base", 3, 1), "graded 3 cases, the results hold 2"),
+        (score_rows("base", 2, 7), "graded 2 cases, the results hold 2"),
         ([{"accuracy": 0.0, "correct_count": 0, "total_count": 2}], "names 0 of 2 failed cases"),
     ],
 )
@@ -357,6 +408,13 @@ def test_a_score_file_of_other_cases_gives_no_verdict_of_a_case(
     assert figures["acc"] is not None
     assert figures["crosstab"] is None
     assert reason in figures["crosstab_reason"]
+
+
+def test_a_limit_keeps_the_verdicts_of_the_cases_it_takes(bench: Bench, tmp_path: Path) -> None:
+    write(tmp_path, {v4("base", "score"): score_rows("base", 4, 1, 3)})
+    write(tmp_path, {v4("base"): [row("base", n, [[CALL]]) for n in range(4)]})
+    figures = only(bench.document("score", "bfcl", tmp_path, "--limit", "2"))
+    assert figures["crosstab"] == {"hit_passed": 1, "hit_failed": 1, "miss_passed": 0, "miss_failed": 0}
 
 
 # Loops
