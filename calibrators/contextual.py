@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from calibrators.body import dumped
@@ -82,19 +83,19 @@ def features_of(fields: Fields, raw_tools: str | None = None) -> Features:
     conversation = Conversation.of(fields)
     if not offered or not conversation.requests:
         return NO_FEATURES
-    tools = _toolset(raw_tools if raw_tools is not None else dumped(offered))
-    if not tools:
+    toolset = _toolset(raw_tools if raw_tools is not None else dumped(offered))
+    if not toolset.tools:
         return NO_FEATURES
     request = conversation.requests[-1][:REQUEST_MOST]
     asked = set(_words(request))
-    best = max(tools, key=lambda tool: tool.fit(asked) + tool.cover(asked))
+    best = toolset.best(asked)
     said = _latest([*conversation.results, *conversation.requests], SAID_MOST)
     return Features(
         fit=best.fit(asked),
         missing=min(3.0, best.missing(said)),
         required=min(5.0, float(best.required)),
         length=math.log1p(len(request.split())),
-        tools=math.log(len(tools)),
+        tools=math.log(len(toolset.tools)),
         answered=float(messages_of(fields)[-1].get("role") in ("tool", "function")),
     )
 
@@ -130,39 +131,80 @@ class _Tool:
         """The share of its name that is asked for, by weight."""
         return sum(self.weights[word] for word in self.name & asked) / max(1, len(self.name))
 
-    def cover(self, asked: Set[str]) -> float:
-        """The share of what is asked that its definition says, by weight."""
-        return sum(self.weights.get(word, 0.0) for word in asked) / max(1, len(asked))
-
     def missing(self, said: str) -> float:
         """How many required parameters have no value in what was said.
 
         Numbers and times are counted by their form. Another text may be a quoted, capitalised or mixed word;
         any word that the tool's own definition does not hold counts half.
         """
-        words = set(_words(said))
-        numbers = len(_NUMBER.findall(said)) + sum(word in _NUMERALS for word in said.lower().split())
-        named = sum(not _NUMBER.fullmatch(value) for value in _VALUE.findall(said))
-        novel = len(words - self.weights.keys())
-        return (
-            max(0, self.numbers - numbers)
-            + max(0, self.times - len(_TIME.findall(said)))
-            + max(0.0, self.texts - named - novel / 2)
-            + sum(not choice & words for choice in self.choices) / 2
-        )
+        # Nothing is counted beyond what is needed: a conversation shows most values soon.
+        numbers = self.numbers - _count(_NUMBER, said, self.numbers) if self.numbers else 0
+        if numbers:
+            numbers = max(0, numbers - sum(word in _NUMERALS for word in said.lower().split()))
+        times = self.times - _count(_TIME, said, self.times) if self.times else 0
+        texts = float(self.texts)
+        if texts:
+            texts -= _count(_VALUE, said, self.texts)
+            texts = max(0.0, texts - self._novel(said, math.ceil(2 * texts)) / 2)
+        words = set(_words(said)) if self.choices else set()
+        return numbers + times + texts + sum(not choice & words for choice in self.choices) / 2
+
+    def _novel(self, said: str, most: int) -> int:
+        """How many words, up to `most`, its own definition does not hold."""
+        found: set[str] = set()
+        for word in _words(said):
+            if len(found) >= most:
+                break
+            if word not in self.weights:
+                found.add(word)
+        return len(found)
+
+
+def _count(pattern: re.Pattern[str], text: str, most: int) -> int:
+    """How often a pattern is found, up to `most` times."""
+    return sum(1 for _ in islice(pattern.finditer(text), most))
+
+
+class _Use(NamedTuple):
+    """A word in a tool's definition: which tool's, the word's weight, and its share of the tool's name."""
+
+    tool: int
+    weight: float
+    fit: float
+
+
+class _Toolset(NamedTuple):
+    """The tools of a request, and where each of their words is used."""
+
+    tools: Sequence[_Tool]
+    uses: Mapping[str, Sequence[_Use]]
+
+    def best(self, asked: Set[str]) -> _Tool:
+        """The tool whose name and definition say most of what is asked."""
+        scores = [0.0] * len(self.tools)
+        for word in asked:
+            for use in self.uses.get(word, ()):
+                scores[use.tool] += use.weight / len(asked) + use.fit
+        return self.tools[scores.index(max(scores))]
 
 
 @lru_cache(maxsize=512)
-def _toolset(raw: str) -> Sequence[_Tool]:
+def _toolset(raw: str) -> _Toolset:
     """What is read from the tools of a request; agents send the same ones again and again."""
     definitions = [d for tool in json.loads(raw) if (d := _definition(tool)) is not None]
     texts = [set(_words(" ".join(_texts_of(definition)))) for definition in definitions]
     shared = Counter(word for words in texts for word in words)
     most = math.log1p(len(texts))
-    return [
+    tools = [
         _tool(definition, {word: math.log1p(len(texts) / shared[word]) / most for word in words})
         for definition, words in zip(definitions, texts, strict=True)
     ]
+    uses: dict[str, list[_Use]] = {}
+    for at, tool in enumerate(tools):
+        for word, weight in tool.weights.items():
+            fit = weight / len(tool.name) if word in tool.name else 0.0
+            uses.setdefault(word, []).append(_Use(at, weight, fit))
+    return _Toolset(tools, uses)
 
 
 def _definition(tool: Any) -> Mapping[str, Any] | None:
@@ -226,12 +268,12 @@ def _need(name: str, property_: object) -> str | Set[str]:
 _NUMERIC = ("integer", "number", "float")
 _TIMELY = re.compile(r"\b(?:dates?|days?|times?|when|months?|years?)\b")
 
-_WORD = re.compile(r"[A-Za-z]{2,}")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]{2,}")  # camelCase is two words
 _NUMBER = re.compile(r"(?<![A-Za-z])[-+]?\d+(?:[.,:/-]\d+)*")
 _VALUE = re.compile(
     r"[\"“‘`][^\"”’`\n]{2,60}[\"”’`]"  # quoted
-    r"|\S{0,80}[\d@_/\\]\S{0,80}"  # ids, addresses, paths
+    # Ids, addresses, paths: a word with a digit or a sign in it that is no number.
+    r"|(?<!\S)(?=[^\s\d@_/\\]*+[\d@_/\\])(?=[^\sA-Za-z@_/\\]*+[A-Za-z@_/\\])\S++"
     r"|(?<=[a-z,:;)] )[A-Z][\w'-]{0,40}"  # a name inside a sentence
 )
 _TIME = re.compile(
@@ -262,8 +304,8 @@ _ENDINGS = ("ations", "ation", "ings", "ing", "ies", "ied", "ers", "er", "ed", "
 
 def _words(text: str) -> Iterable[str]:
     """The telling words of a text, in lower case and without their endings; names are taken apart."""
-    for word in _WORD.findall(_CAMEL.sub(" ", text)):
-        word = word.lower()
+    for match in _WORD.finditer(text):
+        word = match[0].lower()
         if word not in _COMMON:
             yield _stem(word)
 

@@ -140,13 +140,13 @@ def _calls_of(message: Fields) -> Iterable[tuple[Any, ...]]:
     """The calls of an assistant message, each with the keys under which its result may come."""
     made = message.get("tool_calls")
     for call in made if isinstance(made, list) else ():
-        if isinstance(call, Mapping):
+        if isinstance(call, dict):
             pair = _pair(call.get("function") if "function" in call else call.get("custom"))
             identity = call.get("id")
             keys = ["id:" + identity] if isinstance(identity, str) and identity else []
             yield pair, *keys, "name:" + pair.name
     legacy = message.get("function_call")
-    if isinstance(legacy, Mapping):
+    if isinstance(legacy, dict):
         pair = _pair(legacy)
         yield pair, "name:" + pair.name
 

@@ -100,7 +100,8 @@ def case_of(fields: Fields) -> tuple[str, int]:
 def messages_of(fields: Fields) -> list[Fields]:
     """The messages that are objects."""
     messages = fields.get("messages")
-    return [m for m in messages if isinstance(m, Mapping)] if isinstance(messages, list) else []
+    # dict and not Mapping: parsed JSON holds nothing else, and the check is made for every message.
+    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
 
 
 def repeated_calls(fields: Fields, calls: Iterable[Call]) -> int:
