@@ -41,45 +41,39 @@ _DONE_WORDS = """
 _GIVE = (
     "(?:advise|answer|attach|choose|clarify|confirm|describe|double-check|elaborate|explain|fill in|"
     "give (?:me|us|your|the|more|a|some)|identify|indicate|inform (?:me|us)|let (?:me|us) know|list|mention|"
-    "narrow|"
-    "paste|pick|provide|remind (?:me|us)|repeat|rephrase|reply with|respond with|restate|select|send|share|"
-    "specify|"
-    "state|supply|tell|upload|verify)"
+    "narrow|paste|pick|provide|remind (?:me|us)|repeat|rephrase|reply with|respond with|restate|select|send|"
+    "share|specify|state|supply|tell|upload|verify)"
 )
 """Verbs by which the user gives information."""
 _ELSEWHERE = (
     "(?! (?:with (?!me|us)|directly|in your|on (?:the|their|its)|at (?:the|their)|to (?:the|their)|through|"
-    "via|"
-    "their|its))"
+    "via|their|its))"
 )
 """Not before these: "Please confirm with the hotel" asks nothing of the user."""
 _ADVICE = (
     "(?:allow|call|check (?:with|back|out|their|its|local|the (?:web|app|off))|consider|consult|contact|"
-    "feel free|"
-    "go to|keep|look|make sure|note|reach out|refer|remember|see|try|use|visit|wait)"
+    "feel free|go to|keep|look|make sure|note|reach out|refer|remember|see|try|use|visit|wait)"
 )
 """Verbs by which the user is advised, not asked."""
 _LEARN = _any("ask clarify collect confirm determine double-check gather get have know see understand verify")
 """Verbs by which the assistant would come to know."""
 _HAD = (
     "(?:abilit|access|apis?|authori|capabilit|capacity|clearance|connection|control|data|details|facilit|"
-    "features?|"
-    "functionalit|functions?|info|insight|integration|knowledge|means|memory|method|option to|permission|"
-    "privileges|records? of|resources|sensors?|support for|tools?|visibility|way)"
+    "features?|functionalit|functions?|info|insight|integration|knowledge|means|memory|method|option to|"
+    "permission|privileges|records? of|resources|sensors?|support for|tools?|visibility|way)"
 )
 """What the assistant declines for want of; its feelings and opinions are not of them."""
 _MERELY = (
     "(?! (?:agree more|be (?:certain|sure)|believe|blame|complain|emphasi[sz]e|guarantee|help but|imagine|"
-    "overstate|"
-    "praise|promise|recommend|remember|say for|speak highly|stress|tell (?:if|wh)|thank|think of|wait))"
+    "overstate|praise|promise|recommend|remember|say for|speak highly|stress|tell (?:if|wh)|thank|think of|"
+    "wait))"
 )
 """Not before these: "I can't wait" denies nothing that was asked for."""
 _HELP = _any("any another additional further more other some help assistance information details alternative")
 """What an offer offers."""
 _CAPABLE = (
     "(?:able|allowed|authori[sz]ed|built|capable|configured|connected|designed|equipped|going to|"
-    "in a position|made|"
-    "meant|permitted|programmed|qualified|set up|supposed|trained)"
+    "in a position|made|meant|permitted|programmed|qualified|set up|supposed|trained)"
 )
 _OURS = _any("accessible available current existing given listed my offered our provided these those")
 _POSSIBLE = _any(
@@ -104,6 +98,7 @@ _WH = _any("how if what when where whether which who")
 
 # ---- signals: words without which a rule can't fit -----------------------------------------------
 
+ALWAYS = 0
 SELF, NOT, TOOL, GIVE, NEED, IF, DONE = (1 << bit for bit in range(7))
 _SIGNAL_WORDS = {
     SELF: "i i'm i'll i'd i've",
@@ -146,73 +141,71 @@ class Rule(NamedTuple):
 
 
 QUESTIONS: Sequence[Rule] = (
-    Rule(Kind.COURTESY, 0, " (?:anything|something|what) else ", "Is there anything else?"),
+    Rule(Kind.COURTESY, ALWAYS, " (?:anything|something|what) else ", "Is there anything else?"),
     Rule(
         Kind.COURTESY,
-        0,
+        ALWAYS,
         " (?:how|what) (?:can|may|could|might|should) i(?: best)? (?:help|assist|do for|be of|support|serve)",
         "How can I help you today?",
     ),
-    Rule(Kind.COURTESY, 0, " (?:what brings you|how are you|how's it going) ", "What brings you here?"),
+    Rule(Kind.COURTESY, ALWAYS, " (?:what brings you|how are you|how's it going) ", "What brings you here?"),
     Rule(
         Kind.COURTESY,
-        0,
-        "(?: do you have| have you got| are there|^) any(?: other| further| more| additional)?"
-        " (?:questions|concerns|requests|thoughts)",
+        ALWAYS,
+        "(?: do you have| have you got| are there|^) any(?: other| further| more| additional)? (?:questions|"
+        "concerns|requests|thoughts)",
         "Any further questions?",
     ),
     Rule(
         Kind.COURTESY,
-        0,
-        " (?:does|did|do|was|is) (?:that|this|it|these)"
-        " (?:help|answer|clear|clarify|helpful|make sense|sound|useful|work) ",
+        ALWAYS,
+        " (?:does|did|do|was|is) (?:that|this|it|these) (?:help|answer|clear|clarify|helpful|make sense|"
+        "sound|useful|work) ",
         "Does that help?",
     ),
-    Rule(Kind.STATES, 0, " (?:how about|why not|why don't (?:you|i)) ", "How about the Blue Note?"),
+    Rule(Kind.STATES, ALWAYS, " (?:how about|why not|why don't (?:you|i)) ", "How about the Blue Note?"),
     Rule(
         Kind.STATES,
-        0,
+        ALWAYS,
         "^(?: (?:so|well|and|now|,)){0,2} (?:have you (?:considered|ever|heard|thought|tried|checked)|"
-        "did you know|"
-        "do you know (?:that|how)|who knows|guess what|isn't|aren't|wasn't|doesn't) ",
+        "did you know|do you know (?:that|how)|who knows|guess what|isn't|aren't|wasn't|doesn't) ",
         "Did you know that it opened in 1889?",
     ),
     Rule(
         Kind.ASKS,
-        0,
+        ALWAYS,
         " (?:could|can|would|will|may|might) you(?: (?:please|kindly|also|just|perhaps|possibly|"
         f"mind)){{0,2}} {_GIVE}",
         "Could you please specify the size, or would you like to see more?",
     ),
     Rule(
         Kind.STATES,
-        0,
+        ALWAYS,
         f" (?:could|can|would|may|might) you(?: (?:please|kindly|perhaps)){{0,2}} {_ADVICE}",
         "Could you please try again later?",
     ),
     Rule(
         Kind.ASKS,
-        0,
-        " (?:like|want|shall|should|may|can|okay|ok|ready|happy)(?: for)?(?: me| us| i| you)?(?: to)?(?: now|"
-        " then)?"
-        " (?:confirm|continue|finali[sz]e|go ahead|move forward|place|proceed|submit) ",
+        ALWAYS,
+        " (?:like|want|shall|should|may|can|okay|ok|ready|happy)(?: for)?(?: me| us| i|"
+        " you)?(?: to)?(?: now| then)? (?:confirm|continue|finali[sz]e|go ahead|move forward|place|proceed|"
+        "submit) ",
         "Would you like me to go ahead?",
     ),
     Rule(
         Kind.ASKS,
-        0,
-        r" (?:how|what|when|where|which|who|whom|whose)(?: \S+){0,8}"
-        " (?:would|do|did|should|are|is|can|were|will) (?:you|i|your) ",
+        ALWAYS,
+        r" (?:how|what|when|where|which|who|whom|whose)(?: \S+){0,8} (?:would|do|did|should|are|is|can|were|"
+        "will) (?:you|i|your) ",
         "Which of the two would you like to book?",
     ),
     Rule(
         Kind.MAY_ASK,
-        0,
-        f" (?:would you (?:care|like|prefer|want)(?: for)?(?: me| us)? (?:to|{_HELP})|"
-        f"(?:do|did) you (?:need|want|wish)(?: me| us)? (?:to|{_HELP})|"
-        "(?:shall|can|could|may|might) i(?! (?:ask|assume|confirm|get|have|know|please|take|use) )|"
-        "would it (?:help|be helpful)|(?:are you|would you be) interested in|"
-        "is there (?:any|some|a (?:particular|specific|certain))(?:thing)?) ",
+        ALWAYS,
+        f" (?:would you (?:care|like|prefer|want)(?: for)?(?: me| us)? (?:to|{_HELP})|(?:do|"
+        f"did) you (?:need|want|wish)(?: me| us)? (?:to|{_HELP})|(?:shall|can|could|may|might) i(?! (?:ask|"
+        "assume|confirm|get|have|know|please|take|use) )|would it (?:help|be helpful)|(?:are you|"
+        "would you be) interested in|is there (?:any|some|a (?:particular|specific|certain))(?:thing)?) ",
         "Would you like me to look for hotels instead?",
     ),
 )
@@ -223,19 +216,18 @@ _ASKING: Sequence[Rule] = (
         Kind.COURTESY,
         IF,
         "(?:^| (?:let (?:me|us) know|hesitate|reach out|free|ask|,)) (?:if|should|whenever|in case) (?:you|"
-        "there)"
-        f"(?:'d|'ve|'s| would| do| is| are| have)?{_SOME} (?:anything|additional|assistance|change your mind|"
-        "changes|"
-        "any (?:more|other|further|additional|questions|issues|concerns|help|assistance)|further|help with|"
-        "more (?:help|information|details|questions)|other (?:questions|requests)|questions) ",
+        f"there)(?:'d|'ve|'s| would| do| is| are| have)?{_SOME} (?:anything|additional|assistance|"
+        "change your mind|changes|any (?:more|other|further|additional|questions|issues|concerns|help|"
+        "assistance)|further|help with|more (?:help|information|details|questions)|other (?:questions|"
+        "requests)|questions) ",
         "Let me know if you need anything else.",
     ),
     Rule(
         Kind.MAY_ASK,
         IF | GIVE,
         "^(?: (?:,|sure|so|and|but|also|however|otherwise)){0,3} (?:if|should|in case|when|whenever|"
-        "unless) .{1,160} "
-        f"(?:please|kindly) {_GIVE}",
+        "unless) .{1,160} (?:please|"
+        f"kindly) {_GIVE}",
         "If you have a theatre in mind, please share it.",
     ),
     Rule(Kind.MAY_ASK, IF | GIVE, " let (?:me|us) know if ", "Let me know if you prefer the aisle."),
@@ -262,17 +254,15 @@ _ASKING: Sequence[Rule] = (
     Rule(
         Kind.ASKS,
         GIVE,
-        "(?:^| [,:])(?: (?:so|then|and|also|just|first|next|sure|okay|instead|,)){0,2}"
-        " (?:give|send|tell|provide|show) (?:me|us) ",
+        "(?:^| [,:])(?: (?:so|then|and|also|just|first|next|sure|okay|instead|,)){0,2} (?:give|send|tell|"
+        "provide|show) (?:me|us) ",
         "Sure, tell me the city.",
     ),
     Rule(
         Kind.ASKS,
         GIVE,
         " let (?:me|us) know(?: ,)?(?: (?:what(?! you think)|which|when|where|who|whom|how(?! (?:it|that|"
-        "this|things|everything))|your|the|whether|about|more|a|"
-        "an|exactly|"
-        "any|and|:) | $)",
+        "this|things|everything))|your|the|whether|about|more|a|an|exactly|any|and|:) | $)",
         "Let me know which one you mean.",
     ),
     Rule(
@@ -285,9 +275,9 @@ _ASKING: Sequence[Rule] = (
         Kind.ASKS,
         SELF | NEED,
         " i(?:'ll|'d| will| would| do| may| might)?(?: (?:also|just|still|only|first|then|simply|"
-        "really)){0,2}"
-        f" (?:need|require)(?: (?:from you|:|,)){{0,2}} (?:to (?:first |please )?{_LEARN} (?!access|that)|"
-        "(?!to |access|an? (?:tool|function|way)|tools?|functions?|permission|help|time to|direct|you to))",
+        "really)){0,2} (?:need|require)(?: (?:from you|:|"
+        f",)){{0,2}} (?:to (?:first |please )?{_LEARN} (?!access|that)|(?!to |access|an? (?:tool|function|"
+        "way)|tools?|functions?|permission|help|time to|direct|you to))",
         "To proceed, I'll need the name of the server.",
     ),
     Rule(
@@ -303,8 +293,7 @@ _ASKING: Sequence[Rule] = (
         Kind.ASKS,
         NOT,
         rf" (?:{_CANT}|unable to|not able to|won't be able to)(?: \S+){{1,4}} without (?:knowing|"
-        r"your (?!permission)|"
-        "(?:further|more) (?:details|info)|you (?:providing|telling|specifying))",
+        "your (?!permission)|(?:further|more) (?:details|info)|you (?:providing|telling|specifying))",
         "I can't proceed without your account number.",
     ),
 )
@@ -313,8 +302,7 @@ _DECLINING: Sequence[Rule] = (
         Kind.STATES,
         SELF | NOT,
         f" i{_ADVERBS} (?:couldn't|could not|did not|didn't|was(?:n't| not) able to|"
-        "was unable to)(?: seem to)?"
-        rf" (?:find|locate|see|get any) (?!(?:\S+ ){{0,4}}{_TOOLS} )",
+        rf"was unable to)(?: seem to)? (?:find|locate|see|get any) (?!(?:\S+ ){{0,4}}{_TOOLS} )",
         "I couldn't find flights on that day.",
     ),
     Rule(
@@ -326,18 +314,16 @@ _DECLINING: Sequence[Rule] = (
     Rule(
         Kind.DECLINES,
         SELF | NOT,
-        f" i{_ADVERBS} (?:won't|will not|would not|wouldn't){_LY} "
-        "(?!be (?:charged|back|long)|change|charge|forget|keep|mind|need|recommend|say|take|touch|worry)",
+        f" i{_ADVERBS} (?:won't|will not|would not|wouldn't){_LY} (?!be (?:charged|back|long)|change|charge|"
+        "forget|keep|mind|need|recommend|say|take|touch|worry)",
         "I won't disable the audit log.",
     ),
     Rule(
         Kind.DECLINES,
         SELF | NOT,
         f" i(?:'m| am| was|'ll be| will be| remain| feel){_ADVERBS} (?:unable|incapable|powerless|"
-        "unauthori[sz]ed|"
-        "barred|forbidden|limited|prevented|prohibited|restricted|only (?:able|allowed|designed)|"
-        f"not{_LY} {_CAPABLE})"
-        "(?! to guarantee)",
+        "unauthori[sz]ed|barred|forbidden|limited|prevented|prohibited|restricted|only (?:able|allowed|"
+        f"designed)|not{_LY} {_CAPABLE})(?! to guarantee)",
         "I am currently unable to set alarms.",
     ),
     Rule(
@@ -349,8 +335,8 @@ _DECLINING: Sequence[Rule] = (
     Rule(
         Kind.DECLINES,
         SELF | NOT,
-        f" i{_ADVERBS} {_DONT}{_LY} (?:handle|offer|perform|process|provide|support|"
-        rf"(?:find|see|know of) (?:a|any|the)(?: \S+)? {_TOOLS}) ",
+        f" i{_ADVERBS} {_DONT}{_LY} (?:handle|offer|perform|process|provide|support|(?:find|see|"
+        rf"know of) (?:a|any|the)(?: \S+)? {_TOOLS}) ",
         "I don't see a function for refunds.",
     ),
     Rule(
@@ -365,33 +351,30 @@ _DECLINING: Sequence[Rule] = (
         Kind.DECLINES,
         SELF | NOT,
         f" i(?:'ll|'d|'m| am| will| would)?{_ADVERBS}(?: (?:must|have to|need to|going to have to|to|"
-        f"afraid)){{0,2}}{_LY}"
-        " (?:decline|declining|refuse) ",
+        f"afraid)){{0,2}}{_LY} (?:decline|declining|refuse) ",
         "I must respectfully decline.",
     ),
     Rule(
         Kind.DECLINES,
         SELF | NOT,
         " i (?:can|could|may)(?: currently)? only (?:access|answer|assist|discuss|handle|help|offer|perform|"
-        "process|"
-        "provide|respond|support|work) ",
+        "process|provide|respond|support|work) ",
         "I can only help with technical tasks.",
     ),
     Rule(Kind.DECLINES, SELF | NOT, " i (?:must not|may not|mustn't) ", "I may not open that file."),
     Rule(
         Kind.DECLINES,
         SELF | NOT,
-        rf" i(?:'m| am|'d| can| would| wish) .{{0,100}} (?:and|but|so)(?: (?:therefore|"
-        rf"thus))? {_CANT} (?!be )",
+        rf" i(?:'m| am|'d| can| would| wish) .{{0,100}} (?:and|but|so)(?: (?:therefore|thus))?"
+        rf" (?:{_CANT} (?!be )|{_DONT} (?:have|possess){_SOME} {_HAD})",
         "I'm an assistant for parcels and cannot make calls.",
     ),
     Rule(
         Kind.DECLINES,
         NOT,
         "^(?: (?:sorry|apologies|unfortunately|regrettably|sadly|no|but|my apologies|i'm sorry|"
-        "i apologi[sz]e|,)){0,4}"
-        rf"(?: (?:for|about)(?: \S+){{1,4}} ,)?(?: but)? (?:{_CANT} (?!be )|unable to|not able to|"
-        r"not allowed to)",
+        "i apologi[sz]e|,)){0,4}(?: (?:for|"
+        rf"about)(?: \S+){{1,4}} ,)?(?: but)? (?:{_CANT} (?!be )|unable to|not able to|not allowed to)",
         "Sorry, can't help with that.",
     ),
     Rule(
@@ -439,8 +422,7 @@ _DECLINING: Sequence[Rule] = (
         Kind.DECLINES,
         NOT | TOOL,
         r" (?:the|any|this)(?: \S+)? (?:tools?|functions?|toolset|apis?)(?: (?:that|which|are|is|have|"
-        r"been)){0,3}"
-        r" (?:provided|available|given|at my|at our|i have|i've|here|listed|offered)(?: \S+){0,6}"
+        r"been)){0,3} (?:provided|available|given|at my|at our|i have|i've|here|listed|offered)(?: \S+){0,6}"
         f" (?:{_NEGATED}|lacks?|only) ",
         "The functions I have cannot do this.",
     ),
@@ -453,17 +435,16 @@ _DECLINING: Sequence[Rule] = (
     Rule(
         Kind.DECLINES,
         NOT | TOOL,
-        " (?:no|(?:isn't|aren't|not|don't see|don't find) (?:a|an|any))(?: [a-z-]+){0,3}"
-        " (?:tools?|functions?|apis?|functionality|capability|plugins?|integrations?) "
-        "(?!(?:calls? )?(?:(?:is|are|was|were) )?(?:calls?|need|requir|necessar|used))",
+        " (?:no|(?:isn't|aren't|not|don't see|don't find) (?:a|an|any))(?: [a-z-]+){0,3} (?:tools?|"
+        "functions?|apis?|functionality|capability|plugins?|integrations?) (?!(?:calls? )?(?:(?:is|are|was|"
+        "were) )?(?:calls?|need|requir|necessar|used))",
         "There is no function for cancelling orders.",
     ),
     Rule(
         Kind.DECLINES,
         NOT | TOOL,
-        f"{_NT}{_LY} (?:achievable|among|available|compatible|covered|included|listed|offered|one of|part of|"
-        "possible|"
-        rf"provided|supported)(?: \S+){{0,5}} {_TOOLS} ",
+        f"{_NT}{_LY} (?:achievable|among|available|compatible|covered|included|listed|offered|one of|"
+        rf"part of|possible|provided|supported)(?: \S+){{0,5}} {_TOOLS} ",
         "That is not part of the available tools.",
     ),
     # The limit is not the assistant's own.
@@ -471,8 +452,8 @@ _DECLINING: Sequence[Rule] = (
         Kind.MAY_DECLINE,
         NOT,
         rf"(?:^| ,| but) (?:that|this|it|the|such)(?: \S+){{0,3}}?(?:'s| is| are|(?= (?:isn't|aren't))"
-        rf")(?: isn't| aren't| not){_LY} {_POSSIBLE}"
-        "(?: (?:at (?:the|this) (?:moment|time|point)|right now|yet|here|currently|to me))? $",
+        rf")(?: isn't| aren't| not){_LY} {_POSSIBLE}(?: (?:at (?:the|this) (?:moment|time|point)|right now|"
+        "yet|here|currently|to me))? $",
         "This feature is not supported.",
     ),
     Rule(
@@ -492,9 +473,8 @@ _DECLINING: Sequence[Rule] = (
         NOT,
         "^ (?:.{0,30} )?(?:afraid|apologies|apologi[sz]e|regret|regrettably|sorry|unfortunately|"
         "sadly) .{0,120}"
-        f"(?: (?:{_CANT} be|unable to|ineligible|impossible|unsupported)|"
-        f"{_NT}{_LY} (?:able to|authori[sz]ed|eligible|something|within|allowed|permitted|possible|"
-        "supported)) ",
+        f"(?: (?:{_CANT} be|unable to|ineligible|impossible|unsupported)|{_NT}{_LY} (?:able to|"
+        "authori[sz]ed|eligible|something|within|allowed|permitted|possible|supported)) ",
         "Unfortunately, your reservation cannot be cancelled.",
     ),
     Rule(
@@ -509,9 +489,8 @@ _NEEDING: Sequence[Rule] = (
         Kind.MAY_ASK,
         IF,
         " (?:if|once|when|as soon as|after) you(?:'d|'ve)?(?: (?:can|could|would|have|please|kindly|also|"
-        "just)){0,2}"
-        " (?:clarif|confirm|describ|give|indicat|let me|let us|paste|provide|send|share|specif|suppl|tell|"
-        "upload)",
+        "just)){0,2} (?:clarif|confirm|describ|give|indicat|let me|let us|paste|provide|send|share|specif|"
+        "suppl|tell|upload)",
         "Once you share the city, I can look it up.",
     ),
     Rule(
@@ -523,17 +502,17 @@ _NEEDING: Sequence[Rule] = (
     Rule(
         Kind.MAY_ASK,
         NOT,
-        "(?<! since)(?<! as)(?<! because) you (?:haven't|didn't|don't|(?:have|did|do) not)"
-        " (?:give|given|includ|indicat|mention|provid|said|say|shar|specif|stat|suppl|tell|told)",
+        "(?<! since)(?<! as)(?<! because) you (?:haven't|didn't|don't|(?:have|did|do) not) (?:give|given|"
+        "includ|indicat|mention|provid|said|say|shar|specif|stat|suppl|tell|told)",
         "You didn't specify the city.",
     ),
     Rule(
         Kind.MAY_ASK,
         NEED,
         " (?:missing|lacks?)(?: (?:the|a|some|any|required|necessary|important|specific)){0,3}"
-        " (?:arguments?|details?|fields?|information|inputs?|parameters?|values?) |"
-        r" (?:arguments?|details?|fields?|information|inputs?|parameters?|values?)(?: \S+){0,3}? (?:is|are)"
-        "(?: also| still)? (?:missing|necessary|needed|required) ",
+        " (?:arguments?|details?|fields?|information|inputs?|parameters?|values?) | (?:arguments?|details?|"
+        r"fields?|information|inputs?|parameters?|values?)(?: \S+){0,3}? (?:is|are)(?: also|"
+        " still)? (?:missing|necessary|needed|required) ",
         "The request is missing the required parameter for the city.",
     ),
     Rule(
@@ -574,9 +553,8 @@ _REPORTING: Sequence[Rule] = (
         Kind.REPORTS,
         DONE,
         "^(?: (?:all|everything is|everything's|it's|it is|that's|that is|task|the task is|you're|you are|"
-        ",)){0,2}"
-        " (?:complete|completed|done|finished|set|wrapped up) $|"
-        " (?:all (?:done|set)|tasks? (?:is |are )?completed?|no (?:additional|further) actions?) ",
+        ",)){0,2} (?:complete|completed|done|finished|set|wrapped up) $| (?:all (?:done|set)|tasks? (?:is |"
+        "are )?completed?|no (?:additional|further) actions?) ",
         "All done.",
     ),
 )
@@ -585,34 +563,25 @@ STATEMENTS: Sequence[Rule] = (*_ASKING, *_DECLINING, *_NEEDING, *_REPORTING)
 
 COURTESY = (
     "^(?: (?:,|absolutely|alright|all right|also|and|apologies|awesome|but|certainly|definitely|excellent|"
-    "fantastic|"
-    "gladly|good (?:afternoon|choice|day|evening|morning|question)|got it|great(?: choice| idea| question)?|"
-    "greetings|"
-    "hello|hey|hi|i apologi[sz]e|i'm sorry|i am sorry|my apologies|no (?:problem|worries)|noted|of course|ok|"
-    "okay|"
-    "perfect|right|so|sorry|sure(?: thing)?|thank you|thanks(?: a lot)?|there|understood|welcome|well|"
-    "wonderful|yes)"
-    "(?= )){0,6}+(?: $| (?:"
-    "i(?:'d| would|'ll| will|'m| am| can| could)(?: [a-z]+ly)?(?: be)?(?: more than)?"
-    " (?:assist|certain|delighted|definitely|do that|glad|handle|happy|help|here|love|pleased|sorry|try) |"
-    "i (?:apologi[sz]e|appreciate|gather|hear|note|notice|realize|see|understand) |"
-    "(?:for|about) (?:all|any|asking|contacting|getting|letting|providing|reaching|sharing|that|the|this|"
-    "your) |"
-    "(?:glad|happy|here) to (?:assist|help) |(?:you're|you are) welcome |let's |"
-    "let me (?:check|clarify|confirm|help|just|look|see) |"
-    "(?:to|in order to) (?:assist|ensure|get started|give|help|proceed|provide) [^,]{0,60} $|"
-    "just to (?:be sure|clarify|confirm|make sure) |"
-    "(?:it )?(?:appears|looks like|seems|sounds like)(?: that)?(?: like)? you |"
-    "you(?:'ve|'d|'re| have| would| are)? (?:asked|interested|like|looking|mentioned|requested|said|trying|"
-    "want|wanted) |"
-    "don't hesitate |enjoy |feel free |have a (?:good|great|lovely|nice|wonderful) |i hope |"
-    "(?:one|just a) (?:moment|second) |please (?:hold|wait) |help with that ))"
+    "fantastic|gladly|good (?:afternoon|choice|day|evening|morning|question)|got it|great(?: choice| idea|"
+    " question)?|greetings|hello|hey|hi|i apologi[sz]e|i'm sorry|i am sorry|my apologies|no (?:problem|"
+    "worries)|noted|of course|ok|okay|perfect|right|so|sorry|sure(?: thing)?|thank you|thanks(?: a lot)?|"
+    "there|understood|welcome|well|wonderful|yes)(?= )){0,6}+(?: $| (?:i(?:'d| would|'ll| will|'m| am| can|"
+    " could)(?: [a-z]+ly)?(?: be)?(?: more than)? (?:assist|certain|delighted|definitely|do that|glad|"
+    "handle|happy|help|here|love|pleased|sorry|try) |i (?:apologi[sz]e|appreciate|gather|hear|note|notice|"
+    "realize|see|understand) |(?:for|about) (?:all|any|asking|contacting|getting|letting|providing|reaching|"
+    "sharing|that|the|this|your) |(?:glad|happy|here) to (?:assist|help) |(?:you're|you are) welcome |"
+    "let's |let me (?:check|clarify|confirm|help|just|look|see) |(?:to|in order to) (?:assist|ensure|"
+    "get started|give|help|proceed|provide) [^,]{0,60} $|just to (?:be sure|clarify|confirm|make sure) |"
+    "(?:it )?(?:appears|looks like|seems|sounds like)(?: that)?(?: like)? you |you(?:'ve|'d|'re| have|"
+    " would| are)? (?:asked|interested|like|looking|mentioned|requested|said|trying|want|wanted) |"
+    "don't hesitate |enjoy |feel free |have a (?:good|great|lovely|nice|wonderful) |i hope |(?:one|"
+    "just a) (?:moment|second) |please (?:hold|wait) |help with that ))"
 )
 ADDRESS = " (?:you|your|yours|you'd|you're|you've|you'll|yourself|i|me|us|please|should) "
 EXPLANATION = (
     "^ (?:(?:this|that|it|knowing)(?: \\S+){0,4} (?:would|will|helps?|allows?|lets)|i |i'll |please |also |"
-    "for (?:example|"
-    "instance) |options |available |choices )"
+    "for (?:example|instance) |options |available |choices )"
 )
 VERBLESS = (
     "^ (?:craving|curious|feeling|got|having|interested|looking|need|planning|ready|still|want|wondering) "

@@ -44,10 +44,9 @@ SPANISH = Language(
     asks=" (?:por favor|favor de)(?: ,)? (?:dime|dígame|indi|propor|especif|compart|confirm|facilit|envíe)|"
     " (?:podrías?|puedes?|podría) (?:indicar|proporcionar|decir|especificar|confirmar)| necesito (?!acceso)",
     declines=" no (?:puedo|podemos|podré|soy capaz|estoy (?:autorizad|en condiciones)|tengo (?:acceso|"
-    "la capacidad|permiso|una herramienta|ninguna|la posibilidad|forma|información)|"
-    "me (?:es posible|está permitido))|"
-    " (?:lo siento|lamento|desafortunadamente|lamentablemente) .{0,60}no (?:es posible|se puede|"
-    "está permitid|dispongo)",
+    "la capacidad|permiso|una herramienta|ninguna|la posibilidad|forma|información)|me (?:es posible|"
+    "está permitido))| (?:lo siento|lamento|desafortunadamente|lamentablemente) .{0,60}no (?:es posible|"
+    "se puede|está permitid|dispongo)",
     reports=r" (?:he|hemos|ha sido|han sido)(?: \S+)? [^ ]{3,}(?:ado|ido|ada|ida)s? ",
 )
 PORTUGUESE = Language(
@@ -56,8 +55,8 @@ PORTUGUESE = Language(
     asks=" por favor(?: ,)? (?:inform|forneç|diga|envie|compartilh|confirm|especif|indi)|"
     " (?:pode|poderia) (?:informar|fornecer|me dizer|confirmar|especificar|indicar)| preciso (?!de acesso)",
     declines=" não (?:posso|podemos|consigo|conseguimos|poderei|sou capaz|estou autorizad|me é possível|"
-    "tenho (?:acesso|permissão|a capacidade|uma ferramenta|como|informaç))|"
-    " (?:desculpe|infelizmente|lamento) .{0,60}não (?:é possível|é permitid)",
+    "tenho (?:acesso|permissão|a capacidade|uma ferramenta|como|informaç))| (?:desculpe|infelizmente|"
+    "lamento) .{0,60}não (?:é possível|é permitid)",
     reports=r" (?:foi|foram)(?: \S+)? [^ ]{3,}(?:ado|ada|ido|ida)s? ",
 )
 ITALIAN = Language(
@@ -66,8 +65,8 @@ ITALIAN = Language(
     asks=" (?:per favore|per cortesia)(?: ,)? (?:indic|fornis|specific|conferm|dimmi|mi dica|dirmi)|"
     " (?:potresti|potrebbe|può|puoi) (?:indic|fornir|specific|conferm|dirmi)| ho bisogno (?!di accesso)",
     declines=" non (?:posso|possiamo|potrò|riesco|sono (?:in grado|autorizzat)|mi è possibile|"
-    "ho (?:accesso|la possibilità|il permesso|uno strumento|la capacità))|"
-    " (?:mi dispiace|purtroppo) .{0,60}non (?:è possibile|è consentit)",
+    "ho (?:accesso|la possibilità|il permesso|uno strumento|la capacità))| (?:mi dispiace|"
+    "purtroppo) .{0,60}non (?:è possibile|è consentit)",
     reports=r" (?:ho|è stat[oa]|sono stat[ie])(?: \S+)? [^ ]{3,}(?:ato|ata|ati|ate|ito|ita|uto|uta) ",
 )
 FRENCH = Language(
@@ -77,8 +76,8 @@ FRENCH = Language(
     "communiquer|confirmer|dire)| j'ai besoin (?!d'accès)",
     declines=" (?:je ne (?:peux|puis|suis pas (?:en mesure|autorisé|capable)|dispose pas|parviens pas)|"
     "je n'ai pas (?:accès|la possibilité|l'autorisation|d'outil|la capacité)|nous ne (?:pouvons|"
-    "sommes pas en mesure)|"
-    "il (?:ne m'est pas|m'est im)possible)| (?:désolé|malheureusement) .{0,60}(?:impossible|pas possible)",
+    "sommes pas en mesure)|il (?:ne m'est pas|m'est im)possible)| (?:désolé|"
+    "malheureusement) .{0,60}(?:impossible|pas possible)",
     reports=r" (?:j'ai|a été|ont été)(?: \S+)? [^ ]{3,}(?:é|ée|és|ées|i|is|ise|u) ",
 )
 GERMAN = Language(
@@ -87,9 +86,9 @@ GERMAN = Language(
     asks=" bitte (?:geben|nennen|teilen|sagen|bestätigen|gib|nenne|sag|präzisieren) |"
     " ich (?:benötige|brauche) (?!zugriff|zugang)",
     declines=" (?:ich|wir) (?:kann|darf|können|dürfen) .{0,80}(?:nicht|kein)|"
-    " (?:kann|darf|können|dürfen) (?:ich|wir) .{0,80}(?:nicht|kein)|"
-    " ich bin nicht (?:in der lage|befugt|berechtigt)|(?: ich habe| habe ich) (?:leider )?kein|"
-    " leider (?:ist .{0,40})?nicht (?:möglich|erlaubt|verfügbar)",
+    " (?:kann|darf|können|dürfen) (?:ich|wir) .{0,80}(?:nicht|kein)| ich bin nicht (?:in der lage|befugt|"
+    "berechtigt)|(?: ich habe| habe ich) (?:leider )?kein| leider (?:ist .{0,40})?nicht (?:möglich|erlaubt|"
+    "verfügbar)",
     reports=r" (?:habe|haben|wurde|wurden) .{0,80} (?:ge[^ ]+|[^ ]+(?:iert|ucht|elt|öscht))(?: worden)? $",
 )
 RUSSIAN = Language(
@@ -97,8 +96,8 @@ RUSSIAN = Language(
     courtesy="ещё чем|чем (?:я )?(?:могу|ещё)|могу (?:я )?помочь",
     asks="(?:укажите|уточните|сообщите|предоставьте|подтвердите|назовите|скажите)| мне нужн",
     declines="(?: я | мы | сожалению| извините| простите).{0,30} не "
-    "(?:могу|можем|имею|умею|смогу|в состоянии|удаётся)|"
-    "^ не (?:могу|имею|смогу) |у меня нет (?:доступа|возможности|прав|инструмент|функци)",
+    "(?:могу|можем|имею|умею|смогу|в состоянии|удаётся)|^ не (?:могу|имею|смогу) |у меня нет (?:доступа|"
+    "возможности|прав|инструмент|функци)",
     reports=" (?:отменён|отменен|забронирован|обновлен|обновлён|удалён|удален|создан|отправлен)",
 )
 JAPANESE = Language(
@@ -107,8 +106,8 @@ JAPANESE = Language(
     asks="(?:教えて|お知らせ|ご指定|ご提供|入力して)(?:くださ|下さ|いただけ|頂け)|"
     "(?:です|ます|でしょう|ません)か $",
     declines="(?:申し訳|すみません|恐れ入りますが|残念ながら|あいにく).{0,80}(?:でき|出来|かねます|ありません|おりません)|"
-    "(?:私|当方|こちら)(?:は|に|で).{0,60}(?:できません|出来ません|かねます|権限がありません)|"
-    "(?:お手伝い|お答え|対応)(?:すること)?(?:が|は)?(?:できません|できかねます|いたしかねます)",
+    "(?:私|当方|こちら)(?:は|に|で).{0,60}(?:できません|出来ません|かねます|権限がありません)|(?:お手伝い|お答え|対応)(?:すること)?(?:が|は)?(?:できません|"
+    "できかねます|いたしかねます)",
     reports="(?:しました|いたしました) $",
 )
 CHINESE = Language(

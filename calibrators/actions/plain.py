@@ -24,7 +24,7 @@ _LINK = re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\"?!.,;:)\]']")
 _QUOTED = re.compile(r'"[^"\n]*"')
 # Single quotes are apostrophes too: a quotation opens after a space and closes before none.
 _SINGLY_QUOTED = re.compile(r"'(?<=[ \n(]')(?:[^'\n]|(?<=\w)'(?=\w)){1,120}'(?!\w)")
-_CORNER_QUOTED = re.compile(r"「[^」\n]*」|『[^』\n]*』")
+_CORNER_QUOTED = re.compile(r"「[^「」\n]*」|『[^『』\n]*』")
 _SHOWN_LINE = re.compile(r"^ *[|>#].*", re.MULTILINE)
 _LETTER = re.compile(r"\n *(?:subject:|dear ).*", re.DOTALL)
 _QUOTATION = " it "
@@ -89,4 +89,4 @@ _SPACED = (
 
 def sentences(spaced_text: str) -> list[str]:
     """The sentences of a spaced text, in order, each between spaces; none empty, ` ?` at a question's end."""
-    return [f" {sentence} " for sentence in spaced_text[1:-1].split(" . ") if sentence.strip(". ")]
+    return [f" {sentence} " for sentence in spaced_text[1:-1].split(" . ") if sentence.strip(". ?")]
