@@ -34,13 +34,15 @@ def step_logs(log: Any, *, texts: bool) -> dict[tuple[int, int], StepLog]:
 
     texts: look for what the replies said, which takes parsing the inputs.
     """
-    steps: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    steps: dict[tuple[int, int], list[Any]] = {}
     turns = [turn for turn in log if isinstance(turn, dict)] if isinstance(log, list) else []
     for place, turn in enumerate(turns):
         for name, entries in turn.items():
             if name.startswith("step_") and name[5:].isdigit() and isinstance(entries, list):
-                steps[place, int(name[5:])] = [entry for entry in entries if isinstance(entry, dict)]
+                steps[place, int(name[5:])] = entries
     order = sorted(steps)
+    if not texts and not (order and _content(steps[order[0]], "inference_input")):
+        return {}  # inputs are logged for every step or for none, and nothing else is asked for
     sent = [_content(steps[step], "inference_input") for step in order]
     # The last input holds every reply before it, in order.
     inputs = (content["message"] for content in reversed(sent) if texts and _has_message(content))
@@ -52,8 +54,9 @@ def step_logs(log: Any, *, texts: bool) -> dict[tuple[int, int], StepLog]:
     }
 
 
-def _content(entries: list[Mapping[str, Any]], role: str) -> Any:
-    return next((entry.get("content") for entry in entries if entry.get("role") == role), None)
+def _content(entries: list[Any], role: str) -> Any:
+    found = (each for each in entries if isinstance(each, dict) and each.get("role") == role)
+    return next(found, {}).get("content")
 
 
 def _has_message(content: Any) -> bool:

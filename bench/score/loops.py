@@ -3,7 +3,6 @@
 Every figure is a ratio of sums over cases, so one bootstrap by cluster serves the whole table.
 """
 
-import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -87,17 +86,17 @@ def _loop_at(k: int) -> Counter:
 
 
 def _repeated(case: Case) -> Pair:
-    """Calls with the name and arguments of an earlier call of the same turn, over all readable calls."""
+    """Calls with the name and arguments of an earlier call of the same turn, over all executable calls."""
     repeats = calls = 0
     for turn in case:
-        keys = [_key(call) for emission in turn for call in emission.calls if call.executable]
-        repeats += len(keys) - len(set(keys))
-        calls += len(keys)
+        seen: list[Call] = []
+        for emission in turn:
+            for call in emission.calls:
+                if call.executable:
+                    repeats += call in seen
+                    seen.append(call)
+        calls += len(seen)
     return repeats, calls
-
-
-def _key(call: Call) -> str:
-    return json.dumps([call.name, call.arguments], sort_keys=True, default=repr)
 
 
 def _non_tool_final(case: Case) -> Pair:
