@@ -51,7 +51,6 @@ class Cri:
     """Takes back calls that nothing licenses.
 
     Attributes:
-        marked: the caller says that this turn must stay empty (`bypass`).
         detectors: which of them look.
         state: which snapshot of the executed calls is shown, and counts as observed.
         log_only: look, write down what would be done, change nothing.
@@ -59,7 +58,6 @@ class Cri:
 
     seat: Seat
     variant: Variant = "retry"
-    marked: bool = False
     detectors: Sequence[Detector] = ("mc", "ur")
     state: How = "generic"
     log_only: bool = False
@@ -116,7 +114,7 @@ class Cri:
             return f"CRI has acted in this {done}"
         if case.grown(history):
             return "the tools have grown since the case began"
-        if self.variant == "bypass" and not self.marked:
+        if self.variant == "bypass" and "empty_turn" not in self.seat.marks:
             return "bypass acts only on a turn that the caller marks as one to stay empty"
         needs = self.variant == "retry" and not self.log_only
         return NO_ROLE if needs and not self.seat.roles else None

@@ -7,9 +7,9 @@ may fail, or repeat our message, and then the first one is served.
 
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from calibrators.actions import is_call_text
 from calibrators.body import Body, NotAnObject, appended, dumped, elements_of
@@ -30,6 +30,9 @@ from calibrators.flow import (
 from calibrators.reply import Choice, Reply
 from calibrators.request import Fields, choices_of, no_decision
 from calibrators.skip import Skip
+
+Marked = Literal["miss_param", "empty_turn"]
+"""A required parameter is missing in this case; this turn must stay without a call."""
 
 UNKNOWN_ROLES: Sequence[LateRole] = ("system", "user")
 """What is tried where nobody knows what the template takes."""
@@ -61,11 +64,13 @@ class Seat:
 
     Attributes:
         roles: what the model's template takes as a late message, tried in this order.
+        marks: what the caller says of this case or turn.
     """
 
     history: History
     case: Case = NOTHING
     roles: Sequence[LateRole] = UNKNOWN_ROLES
+    marks: Set[Marked] = frozenset()
 
 
 def not_looked_at(fields: Fields) -> Skip | None:

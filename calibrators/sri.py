@@ -52,7 +52,6 @@ class Sri:
     """Asks once more where a reply halts.
 
     Attributes:
-        marked: the caller says that a parameter is missing in this case (`gate_miss_param`).
         state: which snapshot of the executed calls is shown.
         cues: the classifier that the gate asks by.
         log_only: look, write down what would be done, change nothing.
@@ -60,7 +59,6 @@ class Sri:
 
     seat: Seat
     variant: Variant = "v1"
-    marked: bool = False
     state: How = "generic"
     cues: Cues = Cues.SEAM
     log_only: bool = False
@@ -94,7 +92,9 @@ class Sri:
     def _gate(self, first: Reply) -> str | None:
         if self.seat.case.acted("sri", self.seat.history) == "turn":
             return "SRI has acted in this turn"
-        gated = self.variant == "gate" or (self.variant == "gate_miss_param" and self.marked)
+        gated = self.variant == "gate" or (
+            self.variant == "gate_miss_param" and "miss_param" in self.seat.marks
+        )
         if gated and Action.ASK in text_labels(first.first.content, self.cues):
             return "the reply asks"
         return None if self.seat.roles or self.log_only else NO_ROLE

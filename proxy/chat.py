@@ -30,7 +30,7 @@ from proxy.held import PENDING, Held
 from proxy.plan import late_roles_of, plan, shadow_of
 from proxy.records import Memo, Sitting, record
 from proxy.runtime import Runtime
-from proxy.selection import Pick, names_of, pick
+from proxy.selection import Pick, marks_of, names_of, pick
 from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
@@ -124,7 +124,8 @@ async def _sit_down(
     facts = upstream.facts if chosen.profile is None else await upstream.facts_for(model.served, fields)
     case_id = h.get(request.headers, b"x-case-id")
     memo = await _recall(runtime, chosen, case_id, fields) if dialect is CHAT else None
-    seat = memo and Seat(memo.history, memo.case, late_roles_of(upstream, model.served))
+    marks = marks_of(h.get(request.headers, b"x-case-marks"))
+    seat = memo and Seat(memo.history, memo.case, late_roles_of(upstream, model.served), marks)
     features = _features(chosen, body, fields)
     planned = plan(chosen.profile, model.served, facts, config, dialect, seat, features or NO_FEATURES)
     sitting = Sitting(

@@ -74,10 +74,10 @@ def _probes(
         return
     if profile.sri is not None:
         own = profile.sri
-        yield Sri(seat, own.variant, own.marked, own.state, config.cues, own.log_only)
+        yield Sri(seat, own.variant, own.state, config.cues, own.log_only)
     if profile.cri is not None:
         call = profile.cri
-        yield Cri(seat, call.variant, call.marked, call.detectors, call.state, call.log_only)
+        yield Cri(seat, call.variant, call.detectors, call.state, call.log_only)
 
 
 def late_roles_of(upstream: Upstream, model: str | None) -> Sequence[LateRole]:

@@ -122,8 +122,6 @@ class SriSetting(Section):
     variant: sri.Variant = "v1"
     state: How = "generic"
     """Which snapshot of the executed calls the model is shown."""
-    marked: bool = False
-    """The caller says that a parameter is missing in this case; `gate_miss_param` heeds it."""
     log_only: bool = False
     """Write down what would be done, change nothing."""
 
@@ -136,8 +134,6 @@ class CriSetting(Section):
     """mc: the tool is not offered; ur: a required parameter's value stands nowhere in the conversation."""
     state: How = "generic"
     """Which snapshot of the executed calls the model is shown."""
-    marked: bool = False
-    """The caller says that this turn must stay without a call; `bypass` heeds it."""
     log_only: bool = False
     """Write down what would be done, change nothing."""
 
@@ -156,9 +152,9 @@ class Profile(Section):
     bias: Annotated[BiasSetting, BeforeValidator(_bias)] | None = None
     """A number, or value and apply."""
     sri: SriOrWord = None
-    """`true`, a variant, or variant, state, marked and log_only."""
+    """`true`, a variant, or variant, state and log_only."""
     cri: CriOrWord = None
-    """`true`, a variant, or variant, detectors, state, marked and log_only."""
+    """`true`, a variant, or variant, detectors, state and log_only."""
     fingerprint: str | None = None
     """Tokenizer and chat template that it was made for, as `seam check` prints it."""
     provenance: dict[str, Any] = Field(default_factory=dict)

@@ -3,11 +3,12 @@
 import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 
 from calibrators.body import Body
+from calibrators.probes import Marked
 from proxy.config import Config, explain
 from proxy.errors import BadSelection
 from proxy.profiles import BiasSetting, Inline, Profile
@@ -97,6 +98,22 @@ def pick(
         if default == OFF:
             chosen = Pick(OFF)  # the operator's off still observes; only a client's leaves no record
     return Pick(chosen.label, chosen.profile, chosen.explicit_off, explaining)
+
+
+def marks_of(header: str | None) -> frozenset[Marked]:
+    """What X-Case-Marks says of a case or turn, separated by commas.
+
+    Raises:
+        BadSelection: a mark that nobody knows.
+    """
+    names = {name.strip() for name in (header or "").split(",")} - {""}
+    if unknown := names - set(_MARKS):
+        valid = ", ".join(_MARKS)
+        raise BadSelection(f"X-Case-Marks: no mark {min(unknown)[:80]!r}; valid marks: {valid}")
+    return frozenset(mark for mark in _MARKS if mark in names)
+
+
+_MARKS: tuple[Marked, ...] = get_args(Marked)
 
 
 def _by_name(name: str, profiles: Mapping[str, Profile], param: str) -> Pick:
