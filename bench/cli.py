@@ -13,6 +13,10 @@ from bench.errors import BenchError
 from bench.group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "calibrate": Subcommand(
+        "bench.calibrate.command:command",
+        "Choose a bias on labelled decisions; write a profile and a report.",
+    ),
     "curve": Subcommand(
         "bench.curve:curve",
         "Compare the entry probability over the bias with its formula.",

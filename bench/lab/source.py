@@ -52,7 +52,8 @@ class Item:
     """One question with its tools and whether a call is due.
 
     `tools` are OpenAI tool objects. `gold` is empty where a plain reply is due. `origin` names
-    the source's own conversation group, the smallest unit that may be split.
+    the source's own conversation group, the smallest unit that may be split. `told` is the
+    source's own word for what is due, where it has one.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Item:
     gold: list[Call] = field(default_factory=list)
     missing: str = ""
     reply: str = ""
+    told: str = ""
 
     @property
     def label(self) -> str:
@@ -113,6 +115,7 @@ def when2call_items(path: Path) -> list[Item]:
                 gold=gold,
                 missing="unnamed" if label == "request_for_info" else "",
                 reply="" if gold else replies[label],
+                told=label,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{path}:{number} is no When2Call item ({error!r})") from error

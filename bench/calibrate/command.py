@@ -1,0 +1,252 @@
+"""`bench calibrate`: margins once, the whole curve, the choice of b, a profile and a report."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from bench.calibrate.calibration import Wanted, calibrate, most_bias
+from bench.calibrate.choosing import Objective
+from bench.decisions.apigen import apigen
+from bench.decisions.benchmarks import bfcl, when2call
+from bench.decisions.example import Example
+from bench.decisions.log import labelled
+from bench.decisions.requests import read_requests
+from bench.decisions.split import grouped, sampled, split
+from bench.errors import InputError
+from bench.options import Shared, shared_options
+from bench.report.calibration import write_report
+from bench.report.words import estimate_text
+from bench.runs import DataFile, Plan, RunFolder
+from bench.served import Served, connected, served
+from calibrators.openers import Hint
+
+Json = dict[str, Any]
+_File = click.Path(dir_okay=False, path_type=Path)
+
+
+class Sources(NamedTuple):
+    """Where the labelled decisions come from."""
+
+    bfcl: bool
+    when2call: Path | None
+    apigen: Path | None
+    requests: tuple[Path, ...]
+    from_log: Path | None
+    labels: int
+    """How many replies of the log are labelled."""
+
+
+class _Objective(click.ParamType[Objective]):
+    name = "objective"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Objective:
+        try:
+            return value if isinstance(value, Objective) else Objective.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _JsonObject(click.ParamType[Json]):
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Json:
+        try:
+            document = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(f"{value!r} is no JSON ({error})", param, ctx)
+        if not isinstance(document, dict):
+            self.fail(f"{value!r} is no JSON object", param, ctx)
+        return document
+
+
+@click.command(
+    "calibrate",
+    epilog="Examples: bench calibrate; bench calibrate --requests decisions.jsonl "
+    "--objective over-calling:0.05; bench calibrate --from-log decisions.jsonl --labels 200",
+)
+@click.option("--upstream", "url", default="http://127.0.0.1:8000", show_default=True, metavar="URL",
+              help="The vLLM server itself, with or without /v1; not a proxy. Best left idle: on the V1 "
+                   "runner the readings spoil the top_logprobs of other requests.")  # fmt: skip
+@click.option("--model", help="The model.  [default: the one that the server lists]")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's key.")
+@click.option("--parser", metavar="NAME", help="Tool parser to know the entry tokens by, as in bench entry.")
+@click.option("--opener", "openers", multiple=True, metavar="TEXT", help="Opener as text, as in bench entry.")
+@click.option("--bfcl", "use_bfcl", is_flag=True,
+              help="BFCL's single-turn decisions; the default where no others are named.")  # fmt: skip
+@click.option("--when2call", "when2call_file", type=_File, help="When2Call's llm_judge file.")
+@click.option("--apigen", "apigen_file", type=_File, help="APIGen-MT's apigen-mt_5k.json.")
+@click.option("--requests", "request_files", type=_File, multiple=True,
+              help="Your own labelled requests, JSONL (docs/calibrating.md).")  # fmt: skip
+@click.option("--from-log", type=_File, help="A decision log, a sample of which you label here.")
+@click.option("--labels", type=click.IntRange(1), default=200, show_default=True, metavar="N",
+              help="How many replies of the log to label.")  # fmt: skip
+@click.option("--objective", type=_Objective(), default="risk:1", show_default=True,
+              metavar="risk:RHO|over-calling:RATE|call-recall:RATE",
+              help="Least risk where an over-call costs RHO missed calls; most call recall with over-calling "
+                   "of at most RATE; least over-calling with call recall of at least RATE.")  # fmt: skip
+@click.option("--decoding", type=click.Choice(["greedy", "sampled"]), default="greedy", show_default=True,
+              help="What b is chosen for: temperature 0, or 1.")  # fmt: skip
+@click.option("--scope", type=click.Choice(["decision", "everywhere"]), default="decision", show_default=True,
+              help="Where the bias acts.")  # fmt: skip
+@click.option("--apply", type=click.Choice(["auto", "processor", "resample", "logit_bias"]), default="auto",
+              show_default=True, help="How it is applied.")  # fmt: skip
+@click.option("--name", default="calibrated", show_default=True, help="The profile's name.")
+@click.option("--fields", type=_JsonObject(), default="{}", metavar="JSON",
+              help="Added to every request, say a switch of the chat template.")  # fmt: skip
+@click.option("--generate/--no-generate", default=True, show_default=True,
+              help="Whole replies on the test split too, without bias and with it.")  # fmt: skip
+@click.option("--arm", "arms", multiple=True, metavar="NAME=JSON",
+              help="One more calibration to generate with: members beside the bias.")  # fmt: skip
+@click.option("--rerun", is_flag=True,
+              help="Check the curve: ask the test split again at five values of b.")  # fmt: skip
+@click.option("--proxy", "proxy_url", metavar="URL",
+              help="A running proxy to generate through.  [default: one of its own]")  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1), default=64, show_default=True, metavar="N",
+              help="Queries in flight at most; fewer while the server pushes back.")  # fmt: skip
+@click.option("--look-again", is_flag=True,
+              help="Look at the test split for another objective; marked as exploratory.")  # fmt: skip
+@shared_options(limit="At most N decisions, half of them with a call due.")
+def command(
+    *,
+    shared: Shared,
+    url: str,
+    model: str | None,
+    api_key_env: str | None,
+    parser: str | None,
+    openers: tuple[str, ...],
+    use_bfcl: bool,
+    when2call_file: Path | None,
+    apigen_file: Path | None,
+    request_files: tuple[Path, ...],
+    from_log: Path | None,
+    labels: int,
+    arms: tuple[str, ...],
+    **own: Any,
+) -> None:
+    """Choose a bias on labelled decisions, and write a profile and a report.
+
+    Reads the margin of every decision once from the vLLM server, computes the whole curve, chooses b on a
+    validation split, looks at the test split once, and generates whole replies there without and with the
+    profile. The run folder then has profile/NAME.yaml, report.html, the charts, and the figures as JSON.
+    """
+    sources = Sources(use_bfcl, when2call_file, apigen_file, request_files, from_log, labels)
+    wanted = Wanted(url=url, api_key_env=api_key_env, hint=Hint(parser, openers), arms=_arms(arms), **own)
+    known = asyncio.run(_served(wanted, model))
+    most_bias(wanted, known)  # what can't be applied is told before anything is measured
+    examples = _read(sources)
+    with RunFolder.open(shared.folder("calibrate"), _plan(shared, sources, wanted, known)) as run:
+        if sources.from_log:
+            examples += labelled(run, sources.from_log, sources.labels, shared.seed)
+        chosen = split(grouped(sampled(examples, shared.limit, shared.seed)), shared.seed)
+        result = calibrate(wanted, known, chosen, run, shared.seed)
+        write_report(run, result)
+        run.finish(result)
+    shared.show(result, lambda: summary(result, run.path))
+
+
+def _arms(texts: Sequence[str]) -> dict[str, Json]:
+    arms = {}
+    for text in texts:
+        name, equals, document = text.partition("=")
+        try:
+            arms[name] = json.loads(document)
+        except ValueError:
+            arms[name] = None
+        if not name or not equals or not isinstance(arms[name], dict):
+            raise InputError(
+                f"{text!r} is no NAME=JSON object", where="--arm", mend="""write --arm 'sri={"sri": true}'"""
+            )
+    return arms
+
+
+async def _served(wanted: Wanted, model: str | None) -> Served:
+    upstream = connected(wanted.url, wanted.api_key_env)
+    try:
+        return await served(upstream, model, wanted.hint)
+    finally:
+        await upstream.aclose()
+
+
+def _read(sources: Sources) -> list[Example]:
+    """The decisions of all sources but the log. Raises InputError where a file, or a line of it, is none."""
+    named = sources.when2call or sources.apigen or sources.requests or sources.from_log
+    examples = bfcl() if sources.bfcl or not named else []
+    if sources.when2call:
+        examples += when2call(sources.when2call)
+    if sources.apigen:
+        examples += apigen(sources.apigen)
+    for path in sources.requests:
+        own, ignored = read_requests(path)
+        examples += own
+        if ignored:
+            told = ", ".join(f"{name} ({count})" for name, count in sorted(ignored.items()))
+            click.echo(f"{path}: these members are not part of the request: {told}", err=True)
+    seen: set[str] = set()
+    for example in examples:
+        if example.id in seen:
+            raise InputError(
+                f"the id {example.id!r} stands in two sets", mend="give the lines of --requests other ids"
+            )
+        seen.add(example.id)
+    return examples
+
+
+def _plan(shared: Shared, sources: Sources, wanted: Wanted, known: Served) -> Plan:
+    """What shapes the records; the objective does not, so that one run's margins serve several."""
+    files = [path for path in (sources.when2call, sources.apigen, *sources.requests) if path]
+    return Plan(
+        command="calibrate",
+        arguments={
+            "bfcl": sources.bfcl or not (files or sources.from_log),
+            "from_log": str(sources.from_log) if sources.from_log else None,
+            "labels": sources.labels if sources.from_log else None,
+            "fields": dict(wanted.fields),
+            "scope": wanted.scope,
+            "apply": wanted.apply,
+            "arms": dict(wanted.arms),
+        },
+        seed=shared.seed,
+        limit=shared.limit,
+        data={str(path): DataFile.of(path) for path in files},
+        upstream={
+            "url": wanted.url,
+            "kind": known.facts.kind,
+            "version": known.facts.version,
+            "model": known.model,
+            "entry": list(known.entry.tokens),
+            "fingerprint": known.entry.fingerprint,
+        },
+    )
+
+
+def summary(result: Mapping[str, Any], folder: Path) -> str:
+    """The result for a person at the terminal."""
+    choice, test, decoding = result["choice"], result["test"], result["decoding"]
+    lines = [f"b = {choice['bias']:g} nats: {result['objective']['words']}, {decoding}, on validation"]
+    if result["exploratory"]:
+        lines.append("EXPLORATORY: the test split had been looked at before")
+    lines += [f"warning: {warning}" for warning in result["warnings"]]
+    lines += ["", f"{'test split, first token':26} {'b = 0':>24} {'b = ' + format(choice['bias'], 'g'):>24}"]
+    for name in ("over_calling", "call_recall", "decision_accuracy"):
+        off, chosen = (estimate_text(test[arm][name]) for arm in ("off", "chosen"))
+        lines.append(f"{name.replace('_', ' '):26} {off:>24} {chosen:>24}")
+    if result.get("generation"):
+        lines += _generated(result["generation"])
+    if result.get("rerun"):
+        agree = sum(point["agrees"] for point in result["rerun"])
+        lines += ["", f"curve against the server: {agree} of {len(result['rerun'])} biases agree"]
+    return "\n".join([*lines, "", f"profile  {result['profile']}", f"report   {folder / 'report.html'}"])
+
+
+def _generated(generation: Mapping[str, Any]) -> list[str]:
+    arms = generation["arms"]
+    lines = ["", f"{'test split, whole replies':26} " + " ".join(f"{name:>24}" for name in arms)]
+    for name in ("over_calling", "call_recall", "delayed_calls", "valid_calls", "right_tool"):
+        cells = " ".join(f"{estimate_text(arm[name]):>24}" for arm in arms.values())
+        lines.append(f"{name.replace('_', ' '):26} {cells}")
+    floor = estimate_text(generation["noise_floor"]["decision"])
+    return [*lines, f"noise floor: off against off decides otherwise in {floor}"]

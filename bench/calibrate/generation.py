@@ -1,0 +1,210 @@
+"""Full generation: whole replies on the test split, through the proxy, without and with calibration.
+
+Where the first token decides, E1 figures say all; where calls come late, break, or name a wrong tool, only
+whole replies do. Replies are greedy. `off` is asked twice: how often it disagrees with itself is the noise
+floor, below which no difference is a finding.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bench.calibrate.asking import Answer, Asking
+from bench.calibrate.figures import adjusted, paired
+from bench.decisions.example import Example
+from bench.errors import CheckFailed
+from bench.intervals import cluster_ratios
+from bench.progress import Advance
+from bench.runs import RecordFile
+from bench.score.emissions import violates
+from calibrators.actions import Action, reply_action
+from calibrators.reply import Call, Reply
+
+Json = dict[str, Any]
+Calibration = str | Json
+"""What a request's `calibration` field says."""
+
+OFF, AGAIN = "off", "off again"
+MAX_TOKENS = 512
+_GREEDY = {"temperature": 0, "top_p": 1, "top_k": 0}
+
+
+async def generate(
+    asking: Asking,
+    model: str,
+    examples: Sequence[Example],
+    arms: Mapping[str, Calibration],
+    fields: Mapping[str, Any],
+    records: RecordFile,
+    advance: Advance,
+) -> None:
+    """Write one reply for each arm and example that has none yet, arms taking turns.
+
+    Raises CheckFailed where the proxy refuses an arm or can't apply it, by the first example;
+    ServerUnreachable where it stops answering.
+    """
+
+    async def one(task: tuple[str, Example]) -> None:
+        arm, example = task
+        body = {"model": model, **_GREEDY, "max_tokens": MAX_TOKENS, **example.request, **fields}
+        body["calibration"] = arms[arm]
+        answer = await asking.chat(json.dumps(body, ensure_ascii=False))
+        records.append(f"{arm}/{example.id}", {"arm": arm, "id": example.id, **_reply(answer, example)})
+        advance(note=f"{int(asking.pace.limit)} at once")
+
+    tasks = [(arm, example) for example in examples for arm in arms]
+    missing = [task for task in tasks if f"{task[0]}/{task[1].id}" not in records]
+    # One of each arm first: a bad arm is told before hours of replies.
+    dry = list({arm: (arm, example) for arm, example in reversed(missing)}.values())
+    await asking.each(dry, one)
+    for record in records:
+        _check_arm(record)
+    await asking.each([task for task in missing if task not in dry], one)
+
+
+def _check_arm(record: Mapping[str, Any]) -> None:
+    if record["status"] == 400:
+        raise CheckFailed(record["fault"], where=f"arm {record['arm']}", mend="see the proxy's words")
+    applied = record.get("applied")
+    if applied is not None and applied.startswith("none"):
+        raise CheckFailed(
+            f"the proxy could not apply it: {applied}", where=f"arm {record['arm']}", mend="see `seam check`"
+        )
+
+
+def _reply(answer: Answer, example: Example) -> Json:
+    if answer.fault is not None:
+        return {"status": answer.status, "fault": answer.fault}
+    reply = Reply(answer.status, ended=True)
+    reply.add(answer.document)
+    choice, explained = reply.first, answer.document.get("calibration") or {}
+    usage = reply.usage or {}
+    return {
+        "status": 200,
+        "action": reply_action(reply, choice),
+        "text": choice.content,
+        "calls": [{"name": call.name, "arguments": call.arguments} for call in choice.calls],
+        "delayed": choice.delayed,
+        "valid": all(_is_valid(call, example) for call in choice.calls) if choice.calls else None,
+        "right_tool": _is_right(choice.calls, example),
+        "finish_reason": choice.finish_reason,
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+        "applied": explained.get("applied"),
+        "queries": explained.get("queries", 1),
+        "retries": answer.retries,
+    }
+
+
+def _is_valid(call: Call, example: Example) -> bool:
+    """Whether a call names an offered tool and its arguments fit that tool's schema at the top level."""
+    functions = (tool.get("function", {}) for tool in example.request["tools"])
+    schemas = {function.get("name"): function.get("parameters") or {} for function in functions}
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        return False
+    return (
+        call.name in schemas and isinstance(arguments, dict) and not violates(schemas[call.name], arguments)
+    )
+
+
+def _is_right(calls: Sequence[Call], example: Example) -> bool | None:
+    """Whether the first call names a tool that is due; None where none was made or the set names none."""
+    if not calls or not example.gold:
+        return None
+    return calls[0].name in {gold["name"] for gold in example.gold}
+
+
+def figures(examples: Sequence[Example], records: RecordFile, arms: Sequence[str], seed: int) -> Json:
+    """Each arm's figures with intervals and five counts, the differences to `off`, and the noise floor."""
+    by_arm: dict[str, dict[str, Json]] = {arm: {} for arm in arms}
+    for record in records:
+        by_arm.setdefault(record["arm"], {})[record["id"]] = record
+    found: Json = {
+        "arms": {arm: _figures(examples, by_arm[arm], seed) for arm in arms if arm != AGAIN},
+        "changes": {
+            arm: _changes(examples, by_arm[OFF], by_arm[arm], seed) for arm in arms if arm not in (OFF, AGAIN)
+        },
+        "noise_floor": _disagreement(examples, by_arm[OFF], by_arm[AGAIN], seed),
+        "sampling": {**_GREEDY, "max_tokens": MAX_TOKENS},
+    }
+    return found
+
+
+def _figures(examples: Sequence[Example], replies: Mapping[str, Json], seed: int) -> Json:
+    scored = [example for example in examples if _is_scored(replies.get(example.id))]
+    rows = [(example, replies[example.id]) for example in scored]
+    due = np.array([example.should_call for example in scored], float)
+    called = np.array([_called(row) for _, row in rows], float)
+    structured = np.array([bool(row["calls"]) for _, row in rows], float)
+    right = [row["right_tool"] for _, row in rows]
+    told = np.array([row["completion_tokens"] is not None for _, row in rows], float)
+    ones = np.ones(len(rows))
+    pairs: dict[str, tuple[ArrayLike, ArrayLike]] = {
+        "over_calling": (called * (1 - due), 1 - due),
+        "call_recall": (called * due, due),
+        "delayed_calls": ([float(row["delayed"]) for _, row in rows], ones),
+        "valid_calls": ([float(bool(row["valid"])) for _, row in rows], structured),
+        "right_tool": ([float(bool(r)) for r in right], [float(r is not None) for r in right]),
+        "completion_tokens": ([float(row["completion_tokens"] or 0) for _, row in rows], told),
+        "queries": ([float(row["queries"]) for _, row in rows], ones),
+    }
+    groups = [example.group for example in scored]
+    estimates = {name: e._asdict() for name, e in cluster_ratios(pairs, groups, seed=seed).items()}
+    return {"counts": _counts(examples, replies), **estimates}
+
+
+def _changes(examples: Sequence[Example], off: Mapping[str, Json], on: Mapping[str, Json], seed: int) -> Json:
+    family = {}
+    for name, label in (("over_calling", False), ("call_recall", True)):
+        both = [
+            e for e in examples
+            if e.should_call == label and _is_scored(off.get(e.id)) and _is_scored(on.get(e.id))
+        ]  # fmt: skip
+        before, after = (np.array([_called(arm[e.id]) for e in both], float) for arm in (off, on))
+        family[name] = paired(before, after, [e.group for e in both], seed)
+    return adjusted(family)
+
+
+def _disagreement(
+    examples: Sequence[Example], off: Mapping[str, Json], again: Mapping[str, Json], seed: int
+) -> Json:
+    """How often `off` decides otherwise the second time, and how often it says anything else."""
+    both = [e for e in examples if _is_scored(off.get(e.id)) and _is_scored(again.get(e.id))]
+    ones = np.ones(len(both))
+    decision = [float(_called(off[e.id]) != _called(again[e.id])) for e in both]
+    wording = [float(_words(off[e.id]) != _words(again[e.id])) for e in both]
+    pairs = {"decision": (decision, ones), "wording": (wording, ones)}
+    found = cluster_ratios(pairs, [e.group for e in both], seed=seed)
+    return {name: estimate._asdict() for name, estimate in found.items()}
+
+
+def _counts(examples: Sequence[Example], replies: Mapping[str, Json]) -> Json:
+    """rigor.md's five counts; a reply without a class (empty, or cut before it called) is unmeasurable."""
+    run = [replies[e.id] for e in examples if e.id in replies]
+    answered = [reply for reply in run if reply["status"] == 200]
+    scored = [reply for reply in answered if reply["action"] is not None]
+    return {
+        "planned": len(examples),
+        "run": len(run),
+        "scored": len(scored),
+        "errored": len(run) - len(answered),
+        "unmeasurable": len(answered) - len(scored),
+    }
+
+
+def _is_scored(reply: Json | None) -> bool:
+    return reply is not None and reply["status"] == 200 and reply["action"] is not None
+
+
+def _called(reply: Json) -> bool:
+    """A structured call, or a text that is one but did not parse: that is no abstention."""
+    return bool(reply["action"] == Action.TOOL_CALL)
+
+
+def _words(reply: Json) -> str:
+    return json.dumps([reply["text"], reply["calls"]])

@@ -1,0 +1,35 @@
+"""The proxy in front of the served model while whole replies are made: our own, or one that runs already."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from bench.lab.server import Service
+from bench.overhead.processes import free_port, running
+
+_READY_SECONDS = 120.0
+
+
+@contextmanager
+def proxy(folder: Path, profiles: Path, upstream: str, api_key_env: str | None) -> Iterator[str]:
+    """Run `seam serve` with a folder of profiles in front of a server; yields its URL.
+
+    folder: for its configuration, its decision log and what it prints. Raises ServerUnreachable where it
+    does not start.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "upstreams": {"default": {"url": upstream, "kind": "vllm", "api_key_env": api_key_env}},
+        "profiles": {"folder": str(profiles.resolve())},
+        "decisions": {"path": str((folder / "decisions.jsonl").resolve())},
+    }
+    (folder / "seam.yaml").write_text(yaml.safe_dump(config))
+    port, log = free_port(), folder / "proxy.log"
+    command = [sys.executable, "-m", "proxy.cli", "serve", "--config", str(folder / "seam.yaml")]
+    with running([*command, "--port", str(port)], log) as process:
+        service = Service("the proxy", f"http://127.0.0.1:{port}", log, process)
+        service.await_ready("/readyz", _READY_SECONDS)
+        yield service.url

@@ -1,0 +1,1 @@
+"""Decision sets: chat requests, each with whether a call is due at its decision."""
