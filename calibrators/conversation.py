@@ -57,8 +57,8 @@ class Conversation:
         reading = _Reading()
         for message in messages_of(fields):
             reading.take(message)
-        loose = [text for text, failed in reading.early.values() if not failed]
-        return cls(reading.requests, reading.guidance, reading.pairs, loose + reading.loose)
+        reading.end()
+        return cls(reading.requests, reading.guidance, reading.pairs, reading.loose)
 
     @property
     def results(self) -> Iterable[str]:
@@ -79,7 +79,7 @@ class _Reading:
     guidance: list[str] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     loose: list[str] = field(default_factory=list)
-    early: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    _early: list[tuple[str, str, bool]] = field(default_factory=list)
     _waiting: dict[str, deque[Pair]] = field(default_factory=dict)
     _latest: deque[Pair] = field(default_factory=deque)
 
@@ -94,14 +94,17 @@ class _Reading:
         elif role in ("tool", "function"):
             self._result(message)
 
+    def end(self) -> None:
+        """Give results that came before their call to it; what is left over has none that is shown."""
+        for key, text, failed in self._early:
+            self._give(_next(self._waiting.get(key)), text, failed)
+
     def _calls(self, message: Fields) -> None:
         made = list(_calls_of(message))
         opened: dict[str, deque[Pair]] = {}
         for pair, *keys in made:
             self.pairs.append(pair)
             for key in keys:
-                if key in self.early:
-                    pair.result, pair.failed = self.early.pop(key)
                 opened.setdefault(key, deque()).append(pair)
         self._waiting.update(opened)
         if made:
@@ -115,12 +118,15 @@ class _Reading:
             key = "id:" + identity
             pair = _next(self._waiting.get(key))
             if pair is None:
-                self.early[key] = (text, failed)
+                self._early.append((key, text, failed))
                 return
         elif isinstance(name, str) and name:
             pair = _next(self._waiting.get("name:" + name))
         else:
             pair = _next(self._latest)
+        self._give(pair, text, failed)
+
+    def _give(self, pair: Pair | None, text: str, failed: bool) -> None:
         if pair is not None:
             pair.result, pair.failed = text, failed
         elif not failed:
@@ -160,13 +166,13 @@ def _pair(function: object) -> Pair:
 
 
 def text_of(content: object) -> str:
-    """A message's content as text: a string, the texts of its parts, or JSON that was sent as it is."""
+    """A message's content as text: a string, the texts of its parts, or the JSON that it is."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         return "\n".join(part for part in parts if isinstance(part, str))
-    return "" if content is None else json.dumps(content)
+    return "" if content is None else json.dumps(content, ensure_ascii=False)
 
 
 _ERROR_TEXT = re.compile(
