@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
-from calibrators.request import Fields, messages_of, tool_names
+from calibrators.request import Fields, case_of, messages_of, tool_names
 
 MARKS_KEPT = 16
+NAMES_KEPT = 16_384
+"""Characters of tool names that are remembered of a case; of one that offers more the beginning is not."""
 _VERSION = 1
 
 
@@ -99,12 +101,22 @@ class Case:
             return self
         if self.began == history.point and self.tools == history.tools:
             return self
+        if sum(map(len, history.tools)) > NAMES_KEPT:
+            return self
         return replace(self, began=history.point, tools=history.tools)
 
     def marked(self, probes: Iterable[str], history: History) -> Self:
         """The memory after probes acted on this request."""
         new = tuple(Mark(probe, history.point, history.turn) for probe in probes)
         return replace(self, marks=(*self.marks, *new)[-MARKS_KEPT:]) if new else self
+
+    def joined(self, other: Self) -> Self:
+        """What either of two memories of a case holds."""
+        if other in (self, NOTHING):
+            return self
+        start = self if self.began else other
+        marks = tuple(dict.fromkeys((*other.marks, *self.marks)))[-MARKS_KEPT:]
+        return replace(self, began=start.began, tools=start.tools, marks=marks)
 
     def dumps(self) -> str:
         """As JSON, for a store."""
@@ -118,12 +130,25 @@ class Case:
             if version != _VERSION:
                 return cls()
             return cls(
-                Point(*began) if began else None,
+                _point(*began) if began else None,
                 tuple(map(str, tools)),
-                tuple(Mark(str(probe), Point(*at), int(turn)) for probe, at, turn in marks),
+                tuple(Mark(str(probe), _point(*at), int(turn)) for probe, at, turn in marks),
             )
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             return cls()
+
+
+def _point(messages: object, digest: object) -> Point:
+    if not isinstance(messages, int):
+        raise TypeError
+    return Point(messages, str(digest))
+
+
+def key_of(fields: Fields, case_id: str | None) -> str:
+    """Under what a case is remembered: the client's id for it, else the conversation's first words."""
+    if not case_id:
+        return case_of(fields)[0]
+    return "id:" + hashlib.blake2b(case_id.encode(), digest_size=12).hexdigest()  # however long it is
 
 
 NOTHING = Case()

@@ -11,13 +11,13 @@ import anyio
 
 from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
-from calibrators.case import History
+from calibrators.case import History, key_of
 from calibrators.contextual import NO_FEATURES, Features, features_of
 from calibrators.dialects import CHAT, Dialect
 from calibrators.flow import Query, Report, calibrated, plain
 from calibrators.margin import UNREAD, asked_logprobs
 from calibrators.probes import Seat
-from calibrators.request import Fields, case_of
+from calibrators.request import Fields
 from calibrators.shadow import can_shadow, shadow_margin
 from calibrators.skip import Skip
 from proxy import headers as h
@@ -157,7 +157,7 @@ async def _recall(runtime: Runtime, chosen: Pick, case_id: str | None, fields: F
     """What is remembered of the request's case; None where no probe may act."""
     if chosen.profile is None or not (chosen.profile.sri or chosen.profile.cri):
         return None
-    key = f"id:{case_id}" if case_id else case_of(fields)[0]
+    key = key_of(fields, case_id)
     return Memo(key, History(fields), await runtime.memory.load(key))
 
 
@@ -169,9 +169,11 @@ async def _remember(runtime: Runtime, sitting: Sitting, upstream: Upstream) -> N
     if memo is None:
         return
     fired = [probed.probe for probed in report.probes if probed.fired]
-    case = memo.case.seen(memo.history).marked(fired, memo.history)
-    if case is not memo.case:
-        await runtime.memory.save(memo.key, case)
+    if memo.case.seen(memo.history).marked(fired, memo.history) is memo.case:
+        return
+    # Over what others have written meanwhile: a reply takes seconds, and first words are shared.
+    known = await runtime.memory.load(memo.key)
+    await runtime.memory.save(memo.key, known.seen(memo.history).marked(fired, memo.history))
 
 
 async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
