@@ -15,6 +15,7 @@ from calibrators.flow import Ask, Flow, Outcome, Probed, Query, Report, Role, wh
 from calibrators.probes import NO_ROLE, Message, Seat, not_looked_at, pair_id, second, unfinished
 from calibrators.reply import Call
 from calibrators.request import Fields, tool_names, tools_of
+from calibrators.skip import Skip
 from calibrators.state import BUDGET, How, observed
 
 HEADER = "[Check before you call] The call that you were about to make was not run."
@@ -67,8 +68,12 @@ class Cri:
         if reason := not_looked_at(query.fields):
             report.skipped["cri"] = reason
             return (yield from ask(query))
-        first = yield from ask(query.until(whole))
-        if reason := unfinished(first):
+        shut = self._shut()
+        first = yield from ask(query if shut else query.until(whole))
+        if shut and not whole(first):
+            report.skipped["cri"] = Skip("gated", shut)  # a stream, not held for what can't be
+            return first
+        if reason := report.void or unfinished(first):
             report.skipped["cri"] = reason
             return first
         probed = Probed("cri", Outcome.PASSED, "the reply has no call", first)
@@ -80,8 +85,8 @@ class Cri:
         if found is None:
             probed.why = "the calls follow from the conversation"
             return first
-        if gate := self._gate():
-            probed.settle(Outcome.GATED, f"{gate} ({found.why})")
+        if shut:
+            probed.settle(Outcome.GATED, f"{shut} ({found.why})")
             return first
         if self.log_only:
             probed.pair = pair_id()
@@ -108,7 +113,8 @@ class Cri:
                 return Finding("ur", f"{call.name}.{name}"[:200])
         return None
 
-    def _gate(self) -> str | None:
+    def _shut(self) -> str | None:
+        """Why nothing can come of this reply, whatever it says."""
         case, history = self.seat.case, self.seat.history
         if done := case.acted("cri", history):
             return f"CRI has acted in this {done}"

@@ -205,7 +205,7 @@ def forgiving(query: Query, asked: Body, report: Report) -> Flow:
     if reply.choices or status_of(reply) not in (400, 422):
         return reply
     report.void = Skip("refused", f"the upstream refused what was added: {_told(reply)}")
-    report.spend()
+    # In place of the one that was refused, so it is not counted: the client's own query is always asked.
     return (yield from plain(query.with_body(asked)))
 
 

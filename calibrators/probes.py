@@ -86,7 +86,7 @@ def unfinished(reply: Reply) -> Skip | None:
     """Why a reply can't be judged: an error, a cut text, a body that could not be read."""
     if not reply.good:
         return Skip("error", "the reply is an error")
-    if not reply.readable:
+    if not reply.readable or (reply.ended and not reply.choices):
         return Skip("unreadable", "the reply could not be read")
     if reply.first.cut:
         return Skip("cut", f"the reply was cut ({reply.first.finish_reason})")
@@ -125,12 +125,14 @@ def second(
 
 def _again(query: Query, ask: Ask, role: Role, message: Message, report: Report) -> Flow:
     """The second query; under the next role where the template refuses a late message under the first."""
-    for late in message.roles:
+    learned = report.late_role
+    for late in message.roles if learned not in message.roles or learned is None else (learned,):
         asked = replace(query.until(whole), body=_with_message(query.body, message, late), role=role)
         reply = yield from ask(asked)
         if reply.good or status_of(reply) not in (400, 422):
             break
-    report.late_role = late if reply.good else None
+    if reply.good and len(message.roles) > 1:
+        report.late_role = late
     return reply
 
 
@@ -164,23 +166,26 @@ def _role(raw: str) -> object:
 
 
 def reveals(choice: Choice, own: str) -> bool:
-    """Whether a reply repeats one of our sentences; only those long enough to be nobody's accident count."""
-    shown = _squeezed(" ".join([choice.content, choice.reasoning, *(c.arguments for c in choice.calls)]))
-    return any(sentence in shown for sentence in _sentences(own))
+    """Whether a reply repeats so many of our words in a row that it is nobody's accident.
+
+    By words, since models quote a part, set it in bold, or break its lines in another place.
+    """
+    shown = " ".join([choice.content, choice.reasoning, *(c.arguments for c in choice.calls)]).casefold()
+    said = f" {' '.join(_WORD.findall(shown))} "
+    return any(run in said for run in _runs(own)) or any(tag in shown for tag in _TAG.findall(own.casefold()))
 
 
-_SENTENCE_END = re.compile(r"(?<=[.:?])\s+|\n+")
+def _runs(own: str) -> Iterable[str]:
+    """Every run of so many words, from one line."""
+    for line in own.casefold().splitlines():
+        words = _WORD.findall(line)
+        for at in range(len(words) - _TELLING + 1):
+            yield f" {' '.join(words[at : at + _TELLING])} "
 
 
-def _sentences(text: str) -> Iterable[str]:
-    return (s for s in map(_squeezed, _SENTENCE_END.split(text)) if len(s) >= _TELLING)
-
-
-_TELLING = 24
-
-
-def _squeezed(text: str) -> str:
-    return " ".join(text.casefold().split())
+_TELLING = 7
+_WORD = re.compile(r"\w+")
+_TAG = re.compile(r"\[[^\]]+\]")
 
 
 def pair_id() -> str:

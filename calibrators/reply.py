@@ -30,12 +30,12 @@ class Call:
         """Take in one more piece; a later null never erases what was known."""
         if identity := delta.get("id"):
             self.id = str(identity)
-        function = _object(delta.get("function"))
+        function = _object(delta.get("function") or delta.get("custom"))
         piece = function.get("name")
         # Some servers send a name in pieces, others repeat the whole name in every chunk.
         if isinstance(piece, str) and piece != self.name:
             self.name += piece
-        arguments = function.get("arguments")
+        arguments = function.get("arguments", function.get("input"))
         if isinstance(arguments, str):
             self._pieces.append(arguments)
 

@@ -25,7 +25,7 @@ def tool_names(fields: Fields) -> list[str]:
     names = []
     for tool in tools_of(fields):
         if isinstance(tool, Mapping):
-            function = tool.get("function")
+            function = tool.get("function", tool.get("custom"))
             name = (function if isinstance(function, Mapping) else tool).get("name")
             names += [name] if isinstance(name, str) else []
     return names

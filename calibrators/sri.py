@@ -13,6 +13,7 @@ from calibrators.conversation import Conversation
 from calibrators.flow import Ask, Flow, Outcome, Probed, Query, Report, Role
 from calibrators.probes import NO_ROLE, Message, Seat, halts, not_looked_at, pair_id, second, unfinished
 from calibrators.reply import Reply
+from calibrators.skip import Skip
 from calibrators.state import BUDGET, How, cut, observed
 
 HEADER = "[Check before you stop] Your last response held no call that could be run."
@@ -70,15 +71,19 @@ class Sri:
         if reason := not_looked_at(query.fields):
             report.skipped["sri"] = reason
             return (yield from ask(query))
-        first = yield from ask(query.until(decided))
-        if reason := unfinished(first):
+        shut = self._shut()
+        first = yield from ask(query if shut else query.until(decided))
+        if shut and not decided(first):
+            report.skipped["sri"] = Skip("gated", shut)  # a stream, not held for what can't be
+            return first
+        if reason := report.void or unfinished(first):
             report.skipped["sri"] = reason
             return first
         probed = Probed("sri", Outcome.PASSED, "the reply has a call", first)
         report.probes.append(probed)
         if not halts(first.first):
             return first
-        if gate := self._gate(first):
+        if gate := shut or self._gate(first):
             probed.settle(Outcome.GATED, gate)
             return first
         if self.log_only:
@@ -89,15 +94,19 @@ class Sri:
         message = self.message(Conversation.of(query.fields), first)
         return (yield from second(query, ask, Role.SRI, message, first, probed, report))
 
-    def _gate(self, first: Reply) -> str | None:
+    def _shut(self) -> str | None:
+        """Why nothing can come of this reply, whatever it says."""
         if self.seat.case.acted("sri", self.seat.history) == "turn":
             return "SRI has acted in this turn"
+        return None if self.seat.roles or self.log_only else NO_ROLE
+
+    def _gate(self, first: Reply) -> str | None:
         gated = self.variant == "gate" or (
             self.variant == "gate_miss_param" and "miss_param" in self.seat.marks
         )
         if gated and Action.ASK in text_labels(first.first.content, self.cues):
             return "the reply asks"
-        return None if self.seat.roles or self.log_only else NO_ROLE
+        return None
 
     def message(self, conversation: Conversation, first: Reply) -> Message:
         """The reconciliation message of this variant, with what goes with it."""
@@ -113,7 +122,8 @@ class Sri:
             sections.append(f"{STATE}\n{seen}" if seen else NO_STATE)
         if parts.rule:
             sections.append(RULE)
-        kept = first.first.content if self.variant == "no_history" else None
+        # Templates refuse an empty message.
+        kept = first.first.content or None if self.variant == "no_history" else None
         return Message("\n\n".join(sections), _OWN, self.seat.roles, dropped=kept)
 
     def _requests(self, conversation: Conversation) -> Iterable[str]:

@@ -2,9 +2,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from calibrators.flow import Ask, Flow, Query, Report, Role, at_once, first_event, whole
+from calibrators.case import History
+from calibrators.cri import Cri
+from calibrators.flow import Ask, Flow, Query, Report, Role, at_once, calibrated, first_event, whole
+from calibrators.probes import Seat
 from calibrators.reply import Reply
 from calibrators.skip import Skip
+from calibrators.sri import Sri
 from tests.calibrators.playing import play, refused, request, said
 
 
@@ -99,3 +103,25 @@ def test_the_report_says_what_acted_and_what_did_not() -> None:
 def test_the_report_names_every_reason_where_nothing_acted() -> None:
     report = Report(skipped={"bias": Skip("a", "the bias is 0"), "sri": Skip("b", "no tools offered")})
     assert report.header() == "none; reason=the bias is 0, no tools offered"
+
+
+def test_a_refusal_of_what_was_added_leaves_the_clients_own_query_however_few_may_be_made() -> None:
+    asked, good = request(), said()
+    report = Report(most=1)
+    flow = calibrated(Query(asked, asked.fields), [Adds("odd")], report)
+    next(flow)
+    assert flow.send(refused()).body is asked
+    with pytest.raises(StopIteration) as stop:
+        flow.send(good)
+    assert stop.value.value is good
+
+
+def test_a_probe_adds_nothing_to_a_server_that_has_refused_what_was_added() -> None:
+    asked, good = request(messages=[]), said()
+    seat = Seat(History({}))
+    played = play(asked, [Adds("odd"), Sri(seat), Cri(seat)], refused(), good)
+    assert played.served is good
+    assert {name: why.code for name, why in played.report.skipped.items()} == {
+        "sri": "refused",
+        "cri": "refused",
+    }
