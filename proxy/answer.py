@@ -40,7 +40,6 @@ class Clock:
     def __init__(self, timeouts: Timeouts) -> None:
         self.scope = anyio.CancelScope()
         self.upstream_seconds = 0.0
-        self.first_event_at: float | None = None
         self._timeouts = timeouts
         self._end = anyio.current_time() + timeouts.total
         self._phase = "total"
@@ -59,8 +58,6 @@ class Clock:
         self.awaiting = False
         self._phase = "total"
         self.scope.deadline = self._end
-        if self.first_event_at is None:
-            self.first_event_at = time.perf_counter()
 
     @contextmanager
     def spare(self) -> Iterator[None]:

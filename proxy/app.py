@@ -126,7 +126,7 @@ def status_of(runtime: Runtime) -> dict[str, Any]:
             {
                 "name": profile.name,
                 "model": profile.model,
-                "bias": profile.bias.words if profile.bias else None,
+                "bias": profile.bias.told if profile.bias else None,
                 "stale": stale_on(profile, settings),
             }
             for profile in settings.profiles.values()

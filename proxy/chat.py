@@ -241,6 +241,7 @@ async def _serve(served: Answer, client: Client, sitting: Sitting, exchange: Exc
 
 
 async def _serve_document(served: Answer, client: Client, sitting: Sitting, edits: Edits) -> None:
+    sitting.first_shown_at = time.perf_counter()
     edited = (edits.any and served.reply.readable) or served.own
     content = edits.document(served.document) if edited else served.raw
     actions = [reply_action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
@@ -261,6 +262,10 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
     edited = edits_needed
     async for piece in served.pieces():
         written = time.perf_counter()
+        if sitting.first_shown_at is None and (
+            served.opaque or any(e.data is not None for e in piece.events)
+        ):
+            sitting.first_shown_at = written
         if not client.started:
             edited = edits_needed and not served.opaque
             # Not before something has come: until then a timeout or a break is still a status.

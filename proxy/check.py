@@ -104,7 +104,7 @@ async def _check_profile(profile: Profile, settings: Settings, findings: Finding
         findings.problems.append(f"profile {profile.name}: no upstream lists its model {profile.model!r}")
     for upstream, model in models:
         problems = await _faults(profile, upstream, model, settings)
-        bias = f"bias {profile.bias.words}" if profile.bias else "no bias"
+        bias = f"bias {profile.bias.told}" if profile.bias else "no bias"
         findings.rows.append(
             (f"profile {profile.name}", model, "; ".join([bias, *problems]) if problems else bias)
         )

@@ -70,7 +70,7 @@ class Metrics:
         )
         self.first_token_seconds = Histogram(
             "seam_first_token_seconds",
-            "Time until the first event of a stream, or a whole reply.",
+            "Time until the client was shown the first event of a stream, or a whole reply.",
             by_model,
             buckets=_SECONDS,
             registry=registry,

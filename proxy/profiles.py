@@ -102,9 +102,9 @@ class BiasSetting(Section):
         return self.contextual.bias.value(features) if self.contextual else self.value or 0.0
 
     @property
-    def words(self) -> str:
-        """For tables."""
-        return f"{self.value:g}" if self.contextual is None else "contextual"
+    def told(self) -> float | str:
+        """For tables: its number, or a word where it has none of its own."""
+        return "contextual" if self.value is None else self.value
 
 
 def _probe(value: Any) -> Any:

@@ -54,6 +54,7 @@ class Sitting:
     outcome: Outcome = "ok"
     status: int = 0
     client_seconds: float = 0.0
+    first_shown_at: float | None = None
     shadowed: Margin | None = None
 
     @property
@@ -170,8 +171,8 @@ def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None
     metrics.overhead_seconds.labels(*labels).observe(sitting.own_seconds(now))
     if queries:
         metrics.queries.labels(*labels).observe(queries)
-    if sitting.clock.first_event_at is not None:
-        metrics.first_token_seconds.labels(*labels).observe(sitting.clock.first_event_at - sitting.body_came)
+    if sitting.first_shown_at is not None:
+        metrics.first_token_seconds.labels(*labels).observe(sitting.first_shown_at - sitting.body_came)
     if sitting.outcome == "upstream_error":
         metrics.upstream_errors.labels(*labels).inc()
     report = sitting.report

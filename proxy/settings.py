@@ -131,9 +131,13 @@ def show_profiles(metrics: Metrics, settings: Settings) -> None:
     metrics.profile_info.clear()
     metrics.profile_stale.clear()
     for name, profile in settings.profiles.items():
-        bias = "" if profile.bias is None else profile.bias.words
+        bias = "" if profile.bias is None else _shown(profile.bias.told)
         metrics.profile_info.labels(name, profile.model or "", bias).set(1)
         metrics.profile_stale.labels(name).set_function(partial(_stale_gauge, profile, settings))
+
+
+def _shown(bias: float | str) -> str:
+    return bias if isinstance(bias, str) else f"{bias:g}"
 
 
 def _stale_gauge(profile: Profile, settings: Settings) -> float:
