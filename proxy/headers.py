@@ -18,7 +18,9 @@ HOP_BY_HOP = frozenset(
     )
 )
 # Ours to set: the upstream's own host, the length of what is really sent, and words meant for the proxy.
-OURS = frozenset((b"host", b"content-length", b"x-calibration", b"x-case-id", b"x-request-id"))
+OURS = frozenset(
+    (b"host", b"content-length", b"x-calibration", b"x-case-id", b"x-case-marks", b"x-request-id")
+)
 # What the reader of replies can take apart.
 READABLE_ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
 

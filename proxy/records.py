@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from calibrators.actions import Action, reply_action
+from calibrators.actions import Action, Cues, reply_action
 from calibrators.bias import Bias, biased
 from calibrators.case import Case, History
 from calibrators.contextual import Features
@@ -156,7 +156,10 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
         if whole:
             _count_choice(runtime, sitting, action, choice, repeated)
         if sampled and runtime.log is not None:
-            runtime.log.put({**base, **_choice(sitting, index, choice, action, repeated)})
+            fields = _choice(sitting, index, choice, action, repeated)
+            if sitting.settings.config.decisions.text:
+                fields |= _said(reply, choice, whole)
+            runtime.log.put({**base, **fields})
 
 
 def _labels(sitting: Sitting) -> tuple[str, str]:
@@ -240,7 +243,7 @@ def _choice(
     sitting: Sitting, index: int, choice: Choice, action: Action | None, repeated: int
 ) -> dict[str, Any]:
     read = sitting.margin(choice)
-    fields: dict[str, Any] = {
+    return {
         "choice": index,
         "entry_probability": read.probability,
         "entry_probability_at_most": read.bound,
@@ -252,10 +255,15 @@ def _choice(
         "repeated_calls": repeated,
         "finish_reason": choice.finish_reason,
     }
-    if sitting.settings.config.decisions.text:
-        fields["text"] = choice.content
-        fields["arguments"] = [call.arguments for call in choice.calls]
-    return fields
+
+
+def _said(reply: Reply, choice: Choice, whole: bool) -> dict[str, Any]:
+    """What `decisions.text` adds: the reply itself, and its class by the lists of published figures."""
+    return {
+        "action_published": reply_action(reply, choice, Cues.PUBLISHED) if whole else None,
+        "text": choice.content,
+        "arguments": [call.arguments for call in choice.calls],
+    }
 
 
 def _shadow(read: Margin | None) -> list[dict[str, Any]]:

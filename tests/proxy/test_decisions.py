@@ -175,6 +175,16 @@ async def test_no_prompt_argument_or_reply_text_is_written_unless_asked_for(tmp_
             assert "Elm" not in proxy.log.read_text()
 
 
+async def test_a_record_with_text_has_the_class_by_the_published_lists_too(tmp_path: Path) -> None:
+    async with (
+        Upstream([said("I can't find X; did you mean A or B?")]) as upstream,
+        seam(tmp_path, upstream.url, {"decisions": {"text": True}}) as proxy,
+    ):
+        await proxy.chat()
+        record = (await proxy.records(1))[0]
+    assert (record["action"], record["action_published"]) == ("ask", "refuse")
+
+
 async def test_a_conversation_keeps_its_case_from_request_to_request(tmp_path: Path) -> None:
     async with (
         Upstream([said("Hello.")], repeat_last=True) as upstream,

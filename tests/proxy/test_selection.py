@@ -80,7 +80,7 @@ async def test_what_is_meant_for_the_proxy_does_not_reach_the_server(tmp_path: P
         Upstream([said("Hello.")], repeat_last=True, lists=["m"]) as upstream,
         seam(tmp_path, upstream.url, MODELS, PROFILES) as proxy,
     ):
-        told = {"X-Calibration": "strict", "X-Case-Id": "arm-a/7"}
+        told = {"X-Calibration": "strict", "X-Case-Id": "arm-a/7", "X-Case-Marks": "miss_param"}
         await proxy.chat(
             headers=told, to=f"/p/eager{CHAT}?a=1", model="m@eager", calibration={"explain": False}
         )
@@ -90,6 +90,7 @@ async def test_what_is_meant_for_the_proxy_does_not_reach_the_server(tmp_path: P
         assert "calibration" not in request.json
         assert request.header("x-calibration") is None
         assert request.header("x-case-id") is None
+        assert request.header("x-case-marks") is None
         assert (await proxy.records(1))[0]["case_id"] == "arm-a/7"
 
 
