@@ -1,24 +1,23 @@
-"""The whole of a calibration, from labelled decisions to its result; the command line is `command`."""
+"""The whole of a calibration, from labelled decisions to its result; the command line is in `command`."""
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import click
-import numpy as np
-
-from bench.calibrate import figures, generation, margins, profile, reliability, rerun
-from bench.calibrate.asking import asking
+from bench.calibrate import figures, generation, margins, profile, rerun
+from bench.calibrate.asking import Asking, asking
 from bench.calibrate.choosing import Choice, Objective, check, choose, power, warnings
 from bench.calibrate.figures import Decoding
+from bench.calibrate.flips import flips
 from bench.calibrate.generation import Calibration
 from bench.calibrate.margins import Measured
 from bench.calibrate.proxy import proxy
-from bench.decisions.example import Example, question
+from bench.calibrate.reliability import reliability
+from bench.decisions.example import Example
 from bench.errors import InputError
 from bench.progress import progress
 from bench.runs import RunFolder, read_records
@@ -26,13 +25,10 @@ from bench.served import Served, connected
 from calibrators.bias import LIMIT, Apply
 from calibrators.entry import Scope
 from calibrators.openers import Hint
-from proxy.upstream import base_url
+from proxy.upstream import Upstream, base_url
 
 Json = dict[str, Any]
-
-FLIPS = 8
-"""Flipped decisions that are shown of each kind."""
-_HISTOGRAM_BINS = 40
+SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,12 @@ class Wanted:
 
     Attributes:
         url: the server itself, not a proxy.
+        name: of the profile.
+        concurrency: queries in flight at most.
         fields: added to every request, say a switch of the chat template.
+        generate: whether whole replies are made.
+        max_tokens: of a whole reply.
+        rerun: whether the curve is checked by asking again.
         arms: further calibrations to generate with, by name: members beside the bias.
         proxy_url: a proxy that runs already; None for one of our own.
         look_again: whether the test split may be looked at for another choice.
@@ -58,148 +59,274 @@ class Wanted:
     concurrency: int
     fields: Mapping[str, Any] = field(default_factory=dict)
     generate: bool = True
+    max_tokens: int = 512
     rerun: bool = False
     arms: Mapping[str, Json] = field(default_factory=dict)
     proxy_url: str | None = None
     look_again: bool = False
 
+    def most_bias(self, served: Served) -> float:
+        """The highest b that can be applied on a server.
 
-def most_bias(wanted: Wanted, served: Served) -> float:
-    """The highest b that can be applied on this server.
-
-    Raises InputError where nothing can be applied the way that is asked for.
-    """
-    loaded = served.facts.processor is not None
-    if wanted.apply == "processor" and not loaded:
-        raise InputError(
-            "the server has not loaded Seam's logits processor",
-            where="--apply processor",
-            mend="serve with --logits-processors calibrators.processor:ToolEntryBias",
-        )
-    everywhere = wanted.scope == "everywhere" or wanted.apply == "logit_bias"
-    if everywhere and served.entry.scope != "everywhere":
-        raise InputError(
-            f"the opener {served.entry.opener!r} is ordinary text, which a bias everywhere would harm",
-            where=f"--scope {wanted.scope} --apply {wanted.apply}",
-            mend="take --scope decision, applied by the processor or by resample",
-        )
-    by_resample = wanted.apply == "resample" or (wanted.apply == "auto" and not loaded)
-    if by_resample and wanted.scope == "everywhere":
-        raise InputError(
-            "resample acts at the decision only", where="--scope everywhere", mend="load the logits processor"
-        )
-    return 0.0 if by_resample else LIMIT
-
-
-def calibrate(wanted: Wanted, served: Served, examples: Sequence[Example], run: RunFolder, seed: int) -> Json:
-    """Measure, choose on validation, look at test once, generate, and write the profile; the result.
-
-    Raises:
-        CheckFailed: the data can't carry a choice, with the reason.
-        InputError: test has been looked at already, or what is asked for can't be applied.
-        ServerUnreachable: a server stopped answering; the run resumes.
-    """
-    most = most_bias(wanted, served)
-    records = _measured(wanted, served, examples, run)
-    _write_rows(run.path / "examples.jsonl", examples, records)
-    measured = Measured.of(examples, records)
-    check(measured, len(examples))
-    validation, test = measured.of_split("validation"), measured.of_split("test")
-    choice = choose(validation, wanted.objective, wanted.decoding, seed, most)
-    looks = _look(run, wanted, choice)
-    result = _head(wanted, served, examples, records, choice, looks)
-    result["warnings"] = warnings(validation, seed)
-    result["power"] = power(validation, test, choice.bias, wanted.decoding)
-    result |= _first_token(wanted, validation, test, choice.bias, seed)
-    path = profile.write(run.path / "profile", _profile(wanted, served, result))
-    result["profile"] = str(path)
-    if wanted.generate or wanted.rerun:
-        result |= _through_proxy(wanted, served, test, choice.bias, most, run, seed)
-    result["flips"] = _flips(test, choice.bias, run)
-    return result
+        Raises InputError where nothing can be applied the way that is asked for.
+        """
+        loaded = served.facts.processor is not None
+        if self.apply == "processor" and not loaded:
+            raise InputError(
+                "the server has not loaded Seam's logits processor",
+                where="--apply processor",
+                mend="serve with --logits-processors calibrators.processor:ToolEntryBias",
+            )
+        everywhere = self.scope == "everywhere" or self.apply == "logit_bias"
+        if everywhere and served.entry.scope != "everywhere":
+            raise InputError(
+                f"the opener {served.entry.opener!r} is ordinary text, which a bias everywhere would harm",
+                where=f"--scope {self.scope} --apply {self.apply}",
+                mend="take --scope decision, applied by the processor or by resample",
+            )
+        by_resample = self.apply == "resample" or (self.apply == "auto" and not loaded)
+        if by_resample and self.scope == "everywhere":
+            raise InputError(
+                "resample acts at the decision only",
+                where="--scope everywhere",
+                mend="load the logits processor",
+            )
+        return 0.0 if by_resample else LIMIT
 
 
-def _measured(wanted: Wanted, served: Served, examples: Sequence[Example], run: RunFolder) -> dict[str, Json]:
-    records = run.records("margins")
+@dataclass(frozen=True, slots=True)
+class Calibrating:
+    """One calibration at work: what is wanted, of which model, into which run folder."""
 
-    async def measure() -> None:
-        upstream = connected(wanted.url, wanted.api_key_env)
-        upstream.facts = served.facts
+    wanted: Wanted
+    served: Served
+    run: RunFolder
+    seed: int
+
+    def result(self, examples: Sequence[Example]) -> Json:
+        """Measure, choose on validation, look at test once, generate, and write the profile.
+
+        examples: with their splits. Raises CheckFailed where the data can't carry a choice, InputError where
+        test has been looked at already, ServerUnreachable where a server stops answering; the run resumes.
+        """
+        wanted, most = self.wanted, self.wanted.most_bias(self.served)
+        records = self._read_margins(examples)
+        self._write_rows(examples, records)
+        measured = Measured.of(examples, records)
+        check(measured, len(examples))
+        validation, test = (measured.of_split(split) for split in SPLITS)
+        choice = choose(validation, wanted.objective, wanted.decoding, self.seed, most)
+        result = self._head(choice, self._looks(choice))
+        result["counts"] = {split: _counts(examples, records, split) for split in SPLITS}
+        result["warnings"] = warnings(validation, self.seed)
+        result["power"] = power(validation, test, choice.bias, wanted.decoding)
+        result |= self._first_token(validation, test, choice.bias)
+        result["profile"] = str(profile.write(self.run.path / "profile", self._profile(result)))
+        if wanted.generate or wanted.rerun:
+            result |= self._through_proxy(test, choice.bias, most)
+        replies = self.run.path / "replies.jsonl"
+        said = {r["key"]: r for r in read_records(replies)} if replies.exists() else {}
+        result["flips"] = flips(test, choice.bias, said)
+        return result
+
+    def _read_margins(self, examples: Sequence[Example]) -> dict[str, Json]:
+        wanted, records = self.wanted, self.run.records("margins")
+
+        async def ask(server: Asking, upstream: Upstream) -> None:
+            await margins.measure(
+                server, upstream, self.served.model, examples, wanted.fields, records, advance
+            )
+
+        with progress("margins", len(examples), len(records)) as advance:
+            self._asking(wanted.url, ask)
+        return {record["key"]: record for record in records}
+
+    def _asking(self, url: str, work: Callable[[Asking, Upstream], Awaitable[None]]) -> None:
+        """Work with a server to ask (the model's own, or a proxy before it) and the model's own upstream."""
+
+        async def run() -> None:
+            async with self._upstream() as upstream:
+                key = upstream.api_key if url == self.wanted.url else None
+                async with asking(base_url(url), key, self.wanted.concurrency) as server:
+                    await work(server, upstream)
+
+        asyncio.run(run())
+
+    @asynccontextmanager
+    async def _upstream(self) -> AsyncIterator[Upstream]:
+        upstream = connected(self.wanted.url, self.wanted.api_key_env)
+        upstream.facts = self.served.facts
         try:
-            async with asking(base_url(wanted.url), upstream.api_key, wanted.concurrency) as asked:
-                await margins.measure(
-                    asked, upstream, served.model, examples, wanted.fields, records, advance
-                )
+            yield upstream
         finally:
             await upstream.aclose()
 
-    with progress("margins", len(examples), len(records)) as advance:
-        asyncio.run(measure())
-    return {record["key"]: record for record in records}
+    def _write_rows(self, examples: Sequence[Example], records: Mapping[str, Json]) -> None:
+        """One line an example: request, label, group, split, and its reading; what later fits start from."""
+        names = ("probability", "margin", "gap", "unmeasurable", "errored")
+        path = self.run.path / "examples.jsonl"
+        try:
+            with path.open("w", encoding="utf-8") as file:
+                for example in examples:
+                    read = records.get(example.id, {})
+                    row = {**example.row(), **{name: read[name] for name in names if name in read}}
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise InputError(str(error.strerror), where=str(path), mend="make room there") from None
 
+    def _looks(self, choice: Choice) -> list[Json]:
+        """Enter this look at the test split, unless it was taken before; all looks so far.
 
-def _write_rows(path: Path, examples: Sequence[Example], records: Mapping[str, Json]) -> None:
-    """One line an example: request, label, group, split, and its reading; what later fits start from."""
-    names = ("probability", "margin", "gap", "unmeasurable", "errored")
-    with path.open("w", encoding="utf-8") as file:
-        for example in examples:
-            read = records.get(example.id, {})
-            row = {**example.row(), **{name: read[name] for name in names if name in read}}
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        Raises InputError for a look at another choice that was not asked for.
+        """
+        looks = self.run.records("looks")
+        objective, decoding = str(self.wanted.objective), self.wanted.decoding
+        entry: Json = {"objective": objective, "decoding": decoding, "bias": choice.bias}
+        before = [{name: look[name] for name in entry} for look in looks]
+        if entry not in before:
+            if before and not self.wanted.look_again:
+                earlier = ", ".join(f"{look['objective']} ({look['decoding']})" for look in before)
+                raise InputError(
+                    f"the test split has been looked at for {earlier}: figures for another choice would be "
+                    "chosen with test in sight",
+                    where=str(looks.path),
+                    mend="report those, or take --look-again, which marks the new ones as exploratory",
+                )
+            time = datetime.now(UTC).isoformat(timespec="seconds")
+            looks.append(str(len(before) + 1), {**entry, "time": time})
+        return [{**look, "this": {name: look[name] for name in entry} == entry} for look in looks]
 
+    def _head(self, choice: Choice, looks: Sequence[Json]) -> Json:
+        wanted, entry, facts = self.wanted, self.served.entry, self.served.facts
+        return {
+            "model": self.served.model,
+            "server": {"kind": facts.kind, "version": facts.version, "processor": facts.processor},
+            "entry": {"tokens": list(entry.tokens), "opener": entry.opener, "shared": entry.shared},
+            "fingerprint": entry.fingerprint,
+            "objective": {"spec": str(wanted.objective), "words": wanted.objective.words},
+            "decoding": wanted.decoding,
+            "scope": wanted.scope,
+            "apply": wanted.apply,
+            "choice": {
+                "bias": choice.bias,
+                "stretch": list(choice.stretch),
+                "resampled": list(choice.resampled) if choice.resampled else None,
+            },
+            "looks": list(looks),
+            "exploratory": not looks[0]["this"],
+        }
 
-def _look(run: RunFolder, wanted: Wanted, choice: Choice) -> list[Json]:
-    """Enter this look at the test split, unless it is the one that was taken before; all looks so far.
+    def _first_token(self, validation: Measured, test: Measured, b: float) -> Json:
+        decoding, seed = self.wanted.decoding, self.seed
+        at = figures.biases(validation, b)
+        found: Json = {}
+        for split, part in zip(SPLITS, (validation, test), strict=True):
+            found[split] = {
+                "off": figures.at_bias(part, 0.0, decoding, seed),
+                "chosen": figures.at_bias(part, b, decoding, seed),
+                "curve": {
+                    "greedy": figures.curve(part, at, "greedy", seed),
+                    "sampled": figures.curve(part, at, "sampled", seed),
+                },
+                "roc": figures.roc(part, seed),
+            }
+        found["test"]["changes"] = figures.changes(test, b, decoding, seed)
+        found["test"]["slices"] = figures.slices(test, b, decoding, seed)
+        found["test"]["histogram"] = figures.histogram(test, decoding)
+        return {**found, "reliability": reliability(validation, test, seed)}
 
-    Raises InputError for a look at another choice that was not asked for.
-    """
-    looks = run.records("looks")
-    entry = {"objective": str(wanted.objective), "decoding": wanted.decoding, "bias": choice.bias}
-    before = [{name: look[name] for name in entry} for look in looks]
-    if entry not in before:
-        if before and not wanted.look_again:
-            earlier = ", ".join(f"{look['objective']} ({look['decoding']})" for look in before)
-            raise InputError(
-                f"the test split has been looked at for {earlier}: figures for another choice would be "
-                "chosen with test in sight",
-                where=str(looks.path),
-                mend="report those, or take --look-again, which marks the new ones as exploratory",
-            )
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        looks.append(str(len(before) + 1), {**entry, "time": time})
-    return [{**look, "this": {name: look[name] for name in entry} == entry} for look in looks]
+    def _profile(self, result: Mapping[str, Any]) -> Json:
+        wanted, plan = self.wanted, self.run.manifest.plan
+        names = ("over_calling", "call_recall", "decision_accuracy")
+        files = {name: file.sha256 for name, file in plan.data.items()}
+        provenance: Json = {
+            "objective": str(wanted.objective),
+            "decoding": wanted.decoding,
+            "data": {"bfcl": plan.arguments["bfcl"], "log": plan.arguments["from_log"], "sha256": files},
+            "fields": dict(wanted.fields),
+            "seed": plan.seed,
+            "limit": plan.limit,
+            "split": result["counts"],
+            "exploratory": result["exploratory"],
+        }
+        for split in SPLITS:
+            provenance[split] = {
+                arm: {name: profile.shown(result[split][arm][name]) for name in names}
+                for arm in ("off", "chosen")
+            }
+        return profile.profile(
+            wanted.name,
+            self.served.model,
+            result["choice"]["bias"],
+            wanted.apply,
+            wanted.scope,
+            wanted.hint,
+            self.served.entry.fingerprint,
+            provenance,
+        )
 
+    def _through_proxy(self, test: Measured, b: float, most: float) -> Json:
+        """What takes a proxy: whole replies, and the curve's points asked for again."""
+        asked = test.where([bool(example.request) for example in test.examples])
+        if not asked.examples:
+            return {"generation": None, "generation_reason": "the decisions came from a log without requests"}
+        if self.wanted.proxy_url is not None:
+            return self._through(self.wanted.proxy_url, asked, b, most)
+        folder = self.run.path
+        with proxy(folder / "proxy", folder / "profile", self.wanted.url, self.wanted.api_key_env) as url:
+            return self._through(url, asked, b, most)
 
-def _head(
-    wanted: Wanted,
-    served: Served,
-    examples: Sequence[Example],
-    records: Mapping[str, Json],
-    choice: Choice,
-    looks: Sequence[Json],
-) -> Json:
-    entry, facts = served.entry, served.facts
-    return {
-        "model": served.model,
-        "server": {"kind": facts.kind, "version": facts.version, "processor": facts.processor},
-        "entry": {"tokens": list(entry.tokens), "opener": entry.opener, "shared": entry.shared},
-        "fingerprint": entry.fingerprint,
-        "objective": {"spec": str(wanted.objective), "words": wanted.objective.words},
-        "decoding": wanted.decoding,
-        "scope": wanted.scope,
-        "apply": wanted.apply,
-        "choice": {
-            "bias": choice.bias,
-            "stretch": list(choice.stretch),
-            "resampled": list(choice.resampled) if choice.resampled else None,
-        },
-        "looks": list(looks),
-        "exploratory": not looks[0]["this"],
-        "counts": {split: _counts(examples, records, split) for split in ("validation", "test")},
-    }
+    def _through(self, url: str, asked: Measured, b: float, most: float) -> Json:
+        result: Json = {}
+        if self.wanted.generate:
+            result["generation"] = self._generation(url, asked.examples, b)
+        if self.wanted.rerun:
+            result["rerun"] = self._rerun(url, asked, most)
+        return result
+
+    def _generation(self, url: str, examples: Sequence[Example], b: float) -> Json:
+        arms, replies = self._arms(b), self.run.records("replies")
+        sampling = {**generation.GREEDY, "max_tokens": self.wanted.max_tokens, **self.wanted.fields}
+
+        async def ask(server: Asking, _: Upstream) -> None:
+            await generation.generate(server, self.served.model, examples, arms, sampling, replies, advance)
+
+        with progress("replies", len(examples) * len(arms), len(replies)) as advance:
+            self._asking(url, ask)
+        return {**generation.figures(examples, replies, list(arms), self.seed), "sampling": sampling}
+
+    def _arms(self, b: float) -> dict[str, Calibration]:
+        """The calibrations to generate with; our own proxy has the profile, another may not."""
+        wanted = self.wanted
+        base: Json = {"profile": wanted.name}
+        if wanted.proxy_url is not None:
+            base = {"bias": b, "scope": wanted.scope, "apply": wanted.apply}
+        name = f"b = {b:g}"
+        arms: dict[str, Calibration] = {generation.OFF: "off", generation.AGAIN: "off"}
+        if b:
+            arms[name] = {**base, "explain": True}
+        return arms | {
+            f"{name}, {arm}": {**base, **more, "explain": True} for arm, more in wanted.arms.items()
+        }
+
+    def _rerun(self, url: str, asked: Measured, most: float) -> list[Json]:
+        how = {"scope": self.wanted.scope, "apply": self.wanted.apply}
+        calibrations: dict[float, Calibration] = {
+            b: {"bias": b, **how} if b else "off" for b in rerun.biases(asked, most)
+        }
+        records = self.run.records("rerun")
+
+        async def ask(server: Asking, upstream: Upstream) -> None:
+            model, fields = self.served.model, self.wanted.fields
+            await rerun.rerun(server, upstream, model, asked, calibrations, fields, records, advance)
+
+        with progress("rerun", len(calibrations) * len(asked.examples), len(records)) as advance:
+            self._asking(url, ask)
+        return rerun.agreement(asked, records)
 
 
 def _counts(examples: Sequence[Example], records: Mapping[str, Json], split: str) -> Json:
+    """The five counts of a split (rigor.md), and what its scored examples are."""
     own = [example for example in examples if example.split == split]
     read = [records.get(example.id, {}) for example in own]
     scored = [e for e, r in zip(own, read, strict=True) if r.get("margin") is not None]
@@ -213,184 +340,3 @@ def _counts(examples: Sequence[Example], records: Mapping[str, Json], split: str
         "not_due": sum(not e.should_call for e in scored),
         "conversations": len({e.group for e in scored}),
     }
-
-
-def _first_token(wanted: Wanted, validation: Measured, test: Measured, b: float, seed: int) -> Json:
-    at = figures.biases(validation, b)
-    decoding = wanted.decoding
-    splits = {}
-    for name, part in (("validation", validation), ("test", test)):
-        splits[name] = {
-            "off": figures.at_bias(part, 0.0, decoding, seed),
-            "chosen": figures.at_bias(part, b, decoding, seed),
-            "curve": {
-                "greedy": figures.curve(part, at, "greedy", seed),
-                "sampled": figures.curve(part, at, "sampled", seed),
-            },
-            "roc": figures.roc(part, seed),
-        }
-    splits["test"]["changes"] = figures.changes(test, b, decoding, seed)
-    splits["test"]["slices"] = figures.slices(test, b, decoding, seed)
-    splits["test"]["histogram"] = _histogram(test, decoding)
-    return {**splits, "reliability": reliability.reliability(validation, test, seed)}
-
-
-def _histogram(test: Measured, decoding: Decoding) -> Json:
-    """How many examples of either label have which gap (greedy) or margin (temperature 1)."""
-    values = test.gap if decoding == "greedy" else test.margin
-    edges = np.linspace(values.min(), values.max() + 1e-9, _HISTOGRAM_BINS + 1)
-    counts = {name: np.histogram(values[mask], edges)[0].tolist() for name, mask in
-              (("due", test.due), ("not_due", ~test.due))}  # fmt: skip
-    return {"of": "gap" if decoding == "greedy" else "margin", "edges": edges.tolist(), **counts}
-
-
-def _profile(wanted: Wanted, served: Served, result: Mapping[str, Any]) -> Json:
-    names = ("over_calling", "call_recall", "decision_accuracy")
-    provenance = {
-        "objective": result["objective"]["spec"],
-        "decoding": wanted.decoding,
-        "data": result["counts"],
-        "exploratory": result["exploratory"],
-        **{
-            split: {
-                arm: {name: profile.shown(result[split][arm][name]) for name in names}
-                for arm in ("off", "chosen")
-            }
-            for split in ("validation", "test")
-        },
-    }
-    return profile.profile(
-        wanted.name,
-        served.model,
-        result["choice"]["bias"],
-        wanted.apply,
-        wanted.scope,
-        wanted.hint,
-        served.entry.fingerprint,
-        provenance,
-    )
-
-
-def _through_proxy(
-    wanted: Wanted, served: Served, test: Measured, b: float, most: float, run: RunFolder, seed: int
-) -> Json:
-    """What takes a proxy: whole replies, and the curve's points asked for again."""
-    asked = [example for example in test.examples if example.request]
-    if not asked:
-        return {"generation": None, "generation_reason": "the decisions came from a log without requests"}
-    if wanted.proxy_url is not None:
-        return _asked_of(wanted.proxy_url, wanted, served, test, asked, b, most, run, seed)
-    with proxy(run.path / "proxy", run.path / "profile", wanted.url, wanted.api_key_env) as url:
-        return _asked_of(url, wanted, served, test, asked, b, most, run, seed)
-
-
-def _asked_of(
-    url: str,
-    wanted: Wanted,
-    served: Served,
-    test: Measured,
-    asked: Sequence[Example],
-    b: float,
-    most: float,
-    run: RunFolder,
-    seed: int,
-) -> Json:
-    result: Json = {}
-    if wanted.generate:
-        arms = _arms(wanted, b)
-        replies = run.records("replies")
-
-        async def generate() -> None:
-            async with asking(base_url(url), None, wanted.concurrency) as through:
-                await generation.generate(through, served.model, asked, arms, wanted.fields, replies, advance)
-
-        with progress("replies", len(asked) * len(arms), len(replies)) as advance:
-            asyncio.run(generate())
-        result["generation"] = generation.figures(asked, replies, list(arms), seed)
-    if wanted.rerun:
-        result["rerun"] = _rerun(url, wanted, served, test, most, run)
-    return result
-
-
-def _arms(wanted: Wanted, b: float) -> dict[str, Calibration]:
-    """The calibrations to generate with; our own proxy has the profile, another may not."""
-    base: Json = {"profile": wanted.name}
-    if wanted.proxy_url is not None:
-        base = {"bias": b, "scope": wanted.scope, "apply": wanted.apply}
-    name = f"b = {b:g}"
-    arms: dict[str, Calibration] = {generation.OFF: "off", generation.AGAIN: "off"}
-    if b:
-        arms[name] = {**base, "explain": True}
-    return arms | {f"{name}, {arm}": {**base, **more, "explain": True} for arm, more in wanted.arms.items()}
-
-
-def _rerun(
-    url: str, wanted: Wanted, served: Served, test: Measured, most: float, run: RunFolder
-) -> list[Json]:
-    part = test.where([bool(example.request) for example in test.examples])
-    how = {"scope": wanted.scope, "apply": wanted.apply}
-    calibrations: dict[float, Calibration] = {
-        b: {"bias": b, **how} if b else "off" for b in rerun.biases(part, most)
-    }
-    records = run.records("rerun")
-
-    async def ask() -> None:
-        upstream = connected(wanted.url, wanted.api_key_env)
-        upstream.facts = served.facts
-        try:
-            async with asking(base_url(url), None, wanted.concurrency) as through:
-                await rerun.rerun(
-                    through, upstream, served.model, part, calibrations, wanted.fields, records, advance
-                )
-        finally:
-            await upstream.aclose()
-
-    with progress("rerun", len(calibrations) * len(part.examples), len(records)) as advance:
-        asyncio.run(ask())
-    return rerun.agreement(part, records)
-
-
-def _flips(test: Measured, b: float, run: RunFolder) -> list[Json]:
-    """Greedy first-token decisions that b turns, those nearest to their edge last."""
-    before, after = (test.entries(bias, "greedy").astype(bool) for bias in (0.0, b))
-    path = run.path / "replies.jsonl"
-    replies = {record["key"]: record for record in read_records(path)} if path.exists() else {}
-    found = []
-    for number in np.argsort(-np.abs(test.gap)).tolist():
-        example = test.examples[number]
-        if before[number] != after[number]:
-            said = {arm: _said(replies.get(f"{arm}/{example.id}")) for arm in (generation.OFF, f"b = {b:g}")}
-            found.append(
-                {
-                    "id": example.id,
-                    "source": example.source,
-                    "should_call": example.should_call,
-                    "opens_call": bool(after[number]),
-                    "gap": float(test.gap[number]),
-                    "question": question(example.request),
-                    "gold": [call["name"] for call in example.gold],
-                    "off": said[generation.OFF],
-                    "chosen": said[f"b = {b:g}"],
-                }
-            )
-    kinds: dict[tuple[bool, bool], int] = {}
-    shown = []
-    for flip in found:
-        kind = (flip["should_call"], flip["opens_call"])
-        kinds[kind] = kinds.get(kind, 0) + 1
-        if kinds[kind] <= FLIPS:
-            shown.append(flip)
-    return shown
-
-
-def _said(reply: Json | None) -> str | None:
-    """A reply on one line; None where none was made."""
-    if reply is None or reply.get("status") != 200:
-        return None
-    calls = [f"{call['name']}({call['arguments']})" for call in reply["calls"]]
-    return " ".join(" ".join([*calls, reply["text"]]).split())[:300]
-
-
-def note(text: str) -> None:
-    """Tell the person at the terminal something that is no result."""
-    click.echo(text, err=True)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from bench.calibrate.calibration import Wanted, calibrate, most_bias
+from bench.calibrate.calibration import Calibrating, Wanted
 from bench.calibrate.choosing import Objective
+from bench.calibrate.profile import check_name
 from bench.decisions.apigen import apigen
 from bench.decisions.benchmarks import bfcl, when2call
 from bench.decisions.example import Example
@@ -99,6 +100,8 @@ class _JsonObject(click.ParamType[Json]):
               help="Added to every request, say a switch of the chat template.")  # fmt: skip
 @click.option("--generate/--no-generate", default=True, show_default=True,
               help="Whole replies on the test split too, without bias and with it.")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N",
+              help="Of a whole reply.")  # fmt: skip
 @click.option("--arm", "arms", multiple=True, metavar="NAME=JSON",
               help="One more calibration to generate with: members beside the bias.")  # fmt: skip
 @click.option("--rerun", is_flag=True,
@@ -133,16 +136,17 @@ def command(
     validation split, looks at the test split once, and generates whole replies there without and with the
     profile. The run folder then has profile/NAME.yaml, report.html, the charts, and the figures as JSON.
     """
+    check_name(own["name"])
     sources = Sources(use_bfcl, when2call_file, apigen_file, request_files, from_log, labels)
     wanted = Wanted(url=url, api_key_env=api_key_env, hint=Hint(parser, openers), arms=_arms(arms), **own)
     known = asyncio.run(_served(wanted, model))
-    most_bias(wanted, known)  # what can't be applied is told before anything is measured
+    wanted.most_bias(known)  # what can't be applied is told before anything is measured
     examples = _read(sources)
     with RunFolder.open(shared.folder("calibrate"), _plan(shared, sources, wanted, known)) as run:
         if sources.from_log:
             examples += labelled(run, sources.from_log, sources.labels, shared.seed)
         chosen = split(grouped(sampled(examples, shared.limit, shared.seed)), shared.seed)
-        result = calibrate(wanted, known, chosen, run, shared.seed)
+        result = Calibrating(wanted, known, run, shared.seed).result(chosen)
         write_report(run, result)
         run.finish(result)
     shared.show(result, lambda: summary(result, run.path))
@@ -208,6 +212,7 @@ def _plan(shared: Shared, sources: Sources, wanted: Wanted, known: Served) -> Pl
             "scope": wanted.scope,
             "apply": wanted.apply,
             "arms": dict(wanted.arms),
+            "max_tokens": wanted.max_tokens,
         },
         seed=shared.seed,
         limit=shared.limit,

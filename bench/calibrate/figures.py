@@ -22,6 +22,7 @@ Decoding = Literal["greedy", "sampled"]
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What one over-call costs, in missed calls."""
 CURVE_POINTS = 121
+HISTOGRAM_BINS = 40
 
 
 def risk(over_calling: Floats, call_recall: Floats, rho: float) -> Floats:
@@ -78,6 +79,15 @@ def roc(measured: Measured, seed: int) -> Json:
         return {"auc": area, "over_calling": [], "call_recall": []}
     false, true, _ = roc_curve(due, measured.margin)
     return {"auc": area, "over_calling": false.tolist(), "call_recall": true.tolist()}
+
+
+def histogram(measured: Measured, decoding: Decoding) -> Json:
+    """How many examples of either label have which gap (greedy) or margin (temperature 1), in nats."""
+    values = measured.gap if decoding == "greedy" else measured.margin
+    edges = np.linspace(values.min(), values.max() + 1e-9, HISTOGRAM_BINS + 1)
+    due, other = (np.histogram(values[mask], edges)[0] for mask in (measured.due, ~measured.due))
+    of = "gap" if decoding == "greedy" else "margin"
+    return {"of": of, "edges": edges.tolist(), "due": due.tolist(), "not_due": other.tolist()}
 
 
 def changes(measured: Measured, b: float, decoding: Decoding, seed: int) -> Json:

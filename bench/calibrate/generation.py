@@ -6,7 +6,7 @@ floor, below which no difference is a finding.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,7 @@ Calibration = str | Json
 """What a request's `calibration` field says."""
 
 OFF, AGAIN = "off", "off again"
-MAX_TOKENS = 512
-_GREEDY = {"temperature": 0, "top_p": 1, "top_k": 0}
+GREEDY = {"temperature": 0, "top_p": 1, "top_k": 0}
 
 
 async def generate(
@@ -43,16 +42,16 @@ async def generate(
 ) -> None:
     """Write one reply for each arm and example that has none yet, arms taking turns.
 
+    fields: added to every request, the sampling among them.
     Raises CheckFailed where the proxy refuses an arm or can't apply it, by the first example;
     ServerUnreachable where it stops answering.
     """
 
     async def one(task: tuple[str, Example]) -> None:
         arm, example = task
-        body = {"model": model, **_GREEDY, "max_tokens": MAX_TOKENS, **example.request, **fields}
-        body["calibration"] = arms[arm]
+        body = {"model": model, **example.request, **fields, "calibration": arms[arm]}
         answer = await asking.chat(json.dumps(body, ensure_ascii=False))
-        records.append(f"{arm}/{example.id}", {"arm": arm, "id": example.id, **_reply(answer, example)})
+        records.append(f"{arm}/{example.id}", {"arm": arm, "id": example.id, **replied(answer, example)})
         advance(note=f"{int(asking.pace.limit)} at once")
 
     tasks = [(arm, example) for example in examples for arm in arms]
@@ -75,7 +74,8 @@ def _check_arm(record: Mapping[str, Any]) -> None:
         )
 
 
-def _reply(answer: Answer, example: Example) -> Json:
+def replied(answer: Answer, example: Example) -> Json:
+    """What a record says of one answer."""
     if answer.fault is not None:
         return {"status": answer.status, "fault": answer.fault}
     reply = Reply(answer.status, ended=True)
@@ -88,8 +88,8 @@ def _reply(answer: Answer, example: Example) -> Json:
         "text": choice.content,
         "calls": [{"name": call.name, "arguments": call.arguments} for call in choice.calls],
         "delayed": choice.delayed,
-        "valid": all(_is_valid(call, example) for call in choice.calls) if choice.calls else None,
-        "right_tool": _is_right(choice.calls, example),
+        "valid": bool(choice.calls) and all(_is_valid(call, example) for call in choice.calls),
+        "right_tool": bool(choice.calls) and choice.calls[0].name in {gold["name"] for gold in example.gold},
         "finish_reason": choice.finish_reason,
         "prompt_tokens": usage.get("prompt_tokens"),
         "completion_tokens": usage.get("completion_tokens"),
@@ -112,15 +112,12 @@ def _is_valid(call: Call, example: Example) -> bool:
     )
 
 
-def _is_right(calls: Sequence[Call], example: Example) -> bool | None:
-    """Whether the first call names a tool that is due; None where none was made or the set names none."""
-    if not calls or not example.gold:
-        return None
-    return calls[0].name in {gold["name"] for gold in example.gold}
+def figures(examples: Sequence[Example], records: Iterable[Json], arms: Sequence[str], seed: int) -> Json:
+    """Each arm's figures with intervals and five counts, the differences to `off`, and the noise floor.
 
-
-def figures(examples: Sequence[Example], records: RecordFile, arms: Sequence[str], seed: int) -> Json:
-    """Each arm's figures with intervals and five counts, the differences to `off`, and the noise floor."""
+    A call that did not parse is a call, and an invalid one. The right tool is judged where calls are due and
+    named: the first call's name is among them.
+    """
     by_arm: dict[str, dict[str, Json]] = {arm: {} for arm in arms}
     for record in records:
         by_arm.setdefault(record["arm"], {})[record["id"]] = record
@@ -130,7 +127,6 @@ def figures(examples: Sequence[Example], records: RecordFile, arms: Sequence[str
             arm: _changes(examples, by_arm[OFF], by_arm[arm], seed) for arm in arms if arm not in (OFF, AGAIN)
         },
         "noise_floor": _disagreement(examples, by_arm[OFF], by_arm[AGAIN], seed),
-        "sampling": {**_GREEDY, "max_tokens": MAX_TOKENS},
     }
     return found
 
@@ -140,16 +136,15 @@ def _figures(examples: Sequence[Example], replies: Mapping[str, Json], seed: int
     rows = [(example, replies[example.id]) for example in scored]
     due = np.array([example.should_call for example in scored], float)
     called = np.array([_called(row) for _, row in rows], float)
-    structured = np.array([bool(row["calls"]) for _, row in rows], float)
-    right = [row["right_tool"] for _, row in rows]
+    judged = called * np.array([bool(example.gold) for example in scored], float)
     told = np.array([row["completion_tokens"] is not None for _, row in rows], float)
     ones = np.ones(len(rows))
     pairs: dict[str, tuple[ArrayLike, ArrayLike]] = {
         "over_calling": (called * (1 - due), 1 - due),
         "call_recall": (called * due, due),
         "delayed_calls": ([float(row["delayed"]) for _, row in rows], ones),
-        "valid_calls": ([float(bool(row["valid"])) for _, row in rows], structured),
-        "right_tool": ([float(bool(r)) for r in right], [float(r is not None) for r in right]),
+        "valid_calls": ([float(row["valid"]) for _, row in rows], called),
+        "right_tool": ([float(row["right_tool"]) for _, row in rows], judged),
         "completion_tokens": ([float(row["completion_tokens"] or 0) for _, row in rows], told),
         "queries": ([float(row["queries"]) for _, row in rows], ones),
     }

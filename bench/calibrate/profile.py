@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from bench.errors import InputError
 from bench.runs import versions
 from calibrators.bias import Apply
 from calibrators.entry import Scope
 from calibrators.openers import Hint
+from proxy.config import explain
 from proxy.errors import ConfigError
-from proxy.profiles import read_profiles
+from proxy.profiles import RESERVED, Profile, read_profiles
 
 Json = dict[str, Any]
 
@@ -50,6 +52,16 @@ def profile(
             **provenance,
         },
     }
+
+
+def check_name(name: str) -> None:
+    """Raise InputError for a name that the proxy would not take."""
+    try:
+        Profile(name=name)
+    except ValidationError as error:
+        raise InputError(explain(error, Profile), where="--name", mend="give another") from None
+    if name in RESERVED:
+        raise InputError(f"{name!r} is reserved", where="--name", mend="give another")
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> Path:

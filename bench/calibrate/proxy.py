@@ -1,9 +1,11 @@
 """The proxy in front of the served model while whole replies are made: our own, or one that runs already."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import yaml
 
@@ -14,17 +16,25 @@ _READY_SECONDS = 120.0
 
 
 @contextmanager
-def proxy(folder: Path, profiles: Path, upstream: str, api_key_env: str | None) -> Iterator[str]:
+def proxy(
+    folder: Path,
+    profiles: Path,
+    upstream: str,
+    api_key_env: str | None,
+    *,
+    kind: str = "vllm",
+    decisions: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[str]:
     """Run `seam serve` with a folder of profiles in front of a server; yields its URL.
 
-    folder: for its configuration, its decision log and what it prints. Raises ServerUnreachable where it
-    does not start.
+    folder: for its configuration, its decision log and what it prints; decisions: settings of that log.
+    Raises ServerUnreachable where it does not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
-        "upstreams": {"default": {"url": upstream, "kind": "vllm", "api_key_env": api_key_env}},
+        "upstreams": {"default": {"url": upstream, "kind": kind, "api_key_env": api_key_env}},
         "profiles": {"folder": str(profiles.resolve())},
-        "decisions": {"path": str((folder / "decisions.jsonl").resolve())},
+        "decisions": {"path": str((folder / "decisions.jsonl").resolve()), **decisions},
     }
     (folder / "seam.yaml").write_text(yaml.safe_dump(config))
     port, log = free_port(), folder / "proxy.log"

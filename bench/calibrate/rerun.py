@@ -7,7 +7,7 @@ the sign of g + b says; at temperature 1 the calls must be as many as the p' add
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ async def rerun(
     await asking.each([t for t in tasks if f"{t[0]:g}/{t[1].id}" not in records], one)
 
 
-def agreement(measured: Measured, records: RecordFile) -> list[Json]:
+def agreement(measured: Measured, records: Iterable[Json]) -> list[Json]:
     """Formula and measurement at each bias, and whether they agree."""
     rows = {(row["bias"], row["id"]): row for row in records}
     return [_point(measured, b, rows) for b in sorted({b for b, _ in rows})]
