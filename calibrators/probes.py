@@ -90,9 +90,12 @@ def unfinished(reply: Reply) -> Skip | None:
         return Skip("unreadable", "the reply could not be read")
     if reply.first.cut:
         return Skip("cut", f"the reply was cut ({reply.first.finish_reason})")
-    if not reply.first.calls and not (reply.ended or reply.first.finish_reason):
-        return Skip("cut", "the reply did not end")
+    if not (reply.ended or reply.first.finish_reason):
+        return _UNENDED
     return None
+
+
+_UNENDED = Skip("cut", "the reply did not end")
 
 
 def halts(choice: Choice) -> bool:
@@ -113,8 +116,11 @@ def second(
         probed.settle(Outcome.FAILED, f"the second query failed: {error}")
         return first
     probed.after = reply
-    if not reply.good or not reply.ended:
+    if not reply.good:
         probed.settle(Outcome.FAILED, f"the second query answered {status_of(reply)}")
+        return first
+    if reason := unfinished(reply) or (None if reply.ended else _UNENDED):
+        probed.settle(Outcome.FAILED, f"asked again, and {reason.text}")
         return first
     if reveals(reply.first, message.own):
         probed.settle(Outcome.FAILED, "the second reply repeats the message that asked for it")

@@ -76,7 +76,8 @@ class Sri:
         if shut and not decided(first):
             report.skipped["sri"] = Skip("gated", shut)  # a stream, not held for what can't be
             return first
-        if reason := report.void or unfinished(first):
+        begun = first.good and bool(first.first.calls)
+        if reason := report.void or (None if begun else unfinished(first)):
             report.skipped["sri"] = reason
             return first
         probed = Probed("sri", Outcome.PASSED, "the reply has a call", first)

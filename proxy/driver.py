@@ -10,7 +10,7 @@ from calibrators.dialects import CHAT, Dialect
 from calibrators.flow import Flow, Query, QueryFailed
 from calibrators.reply import Reply
 from proxy.answer import Answer, Clock
-from proxy.errors import CalibrationFailed, HttpError
+from proxy.errors import CalibrationFailed, HttpError, Unreachable
 from proxy.headers import Headers
 from proxy.held import Held
 from proxy.upstream import Upstream
@@ -69,10 +69,18 @@ class Exchange:
         return served if meant is step else served.saying(step)
 
     async def _answered(self, query: Query) -> Answer:
-        """Send a query and read as much of its answer as the flow wants to see."""
+        """Send a query and read as much of its answer as the flow wants to see.
+
+        Raises:
+            HttpError: none came in time, or one that can't take the place of the first.
+        """
         with self._clock.spare() if self.answers else nullcontext():
             answer = await self.ask(query)
             await answer.settle(query.settled, self._held)
+        first = self.answers[0]
+        if answer.streamed != first.streamed and answer.reply.good and first.reply.good:
+            # The client may have seen the head of a stream already.
+            raise Unreachable("the upstream answered once with a stream and once without")
         return answer
 
     async def ask(self, query: Query) -> Answer:

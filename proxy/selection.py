@@ -137,7 +137,8 @@ def _inline(value: Any, config: Config) -> Inline:
             "the operator allows calibrations by name only, not as objects", param="calibration"
         )
     try:
-        return Inline.model_validate(value)
+        # Null is unset, as SDKs send it.
+        return Inline.model_validate({key: item for key, item in value.items() if item is not None})
     except ValidationError as error:
         raise BadSelection(f"calibration: {explain(error, Inline)}", param="calibration") from None
 
