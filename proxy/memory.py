@@ -7,6 +7,7 @@ from typing import Protocol
 
 from calibrators.case import Case
 from proxy.config import State
+from proxy.errors import ConfigError
 
 
 class Memory(Protocol):
@@ -56,9 +57,16 @@ class LocalMemory:
 
 
 def memory(settings: State, failed: Callable[[], None]) -> Memory:
-    """The memory that the configuration asks for; `failed` is called each time that Redis fails."""
+    """The memory that the configuration asks for; `failed` is called each time that Redis fails.
+
+    Raises:
+        ConfigError: the URL is none of a Redis.
+    """
     if settings.store == "memory":
         return LocalMemory(settings)
     from proxy.redis import RedisMemory  # takes a while to import, and few need it
 
-    return RedisMemory(settings, failed)
+    try:
+        return RedisMemory(settings, failed)
+    except (ValueError, TypeError) as error:  # without the URL, which may hold a password
+        raise ConfigError(f"state.store: {error}; a Redis URL is redis://HOST:PORT/0") from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from calibrators.case import Case
+from calibrators.case import NOTHING, Case
 from proxy.config import State
 from proxy.memory import LocalMemory
 
@@ -21,7 +21,11 @@ _PAUSE = 5.0
 
 
 class RedisMemory:
-    """In Redis; what it can't be told or asked goes to this process's own memory, said and counted."""
+    """In Redis; what it can't be told or asked goes to this process's own memory, said and counted.
+
+    Raises:
+        ValueError, TypeError: the URL is none of a Redis.
+    """
 
     def __init__(self, settings: State, failed: Callable[[], None]) -> None:
         self._local = LocalMemory(settings)
@@ -33,6 +37,7 @@ class RedisMemory:
             socket_connect_timeout=_PATIENCE,
             health_check_interval=30,
         )
+        self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # finds faults of the URL
         self._down_until = 0.0
 
     async def load(self, key: str) -> Case:
@@ -44,7 +49,7 @@ class RedisMemory:
                 self._failed(error)
             else:
                 # What was saved here while Redis was down is still worth knowing.
-                return Case.loads(found) if found is not None else await self._local.load(key)
+                return (NOTHING if found is None else Case.loads(found)).joined(await self._local.load(key))
         return await self._local.load(key)
 
     async def save(self, key: str, case: Case) -> None:
