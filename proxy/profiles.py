@@ -187,14 +187,19 @@ def read_profiles(folder: Path | None) -> Mapping[str, Profile]:
         raise ConfigError(f"profiles.folder: {folder} is no folder; make it or name another")
     profiles: dict[str, Profile] = {}
     for path in sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file()):
-        profile = _read(path)
+        profile = read_profile(path)
         if profile.name in profiles:
             raise ConfigError(f"{path}: a profile {profile.name!r} stands in another file already")
         profiles[profile.name] = profile
     return profiles
 
 
-def _read(path: Path) -> Profile:
+def read_profile(path: Path) -> Profile:
+    """One profile's file.
+
+    Raises:
+        ConfigError: it can't be read, or is no profile.
+    """
     try:
         document = parsed(path.read_text("utf-8"))
         profile = Profile.model_validate(document)

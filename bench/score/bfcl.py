@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.errors import InputError
-from bench.score.decision_log import Logged
+from bench.score.decision_log import Logged, LoggedReply
 from bench.score.emissions import Call, Emission, Turn, structured, text_calls
 from bench.score.inference_log import StepLog, step_logs
 from bench.score.lines import Row, rows
@@ -142,7 +142,7 @@ def _without_results(
     for (folder, version), kinds in found.items():
         alone = [file for file in kinds.get("score", ()) if file.resolve() not in used]
         if "result" not in kinds and alone:
-            scores = [(_NAME.search(file.name), _read_score(file)) for file in alone]
+            scores = [(_NAME.search(file.name), read_score(file)) for file in alone]
             yield Model(
                 folder,
                 version,
@@ -235,7 +235,7 @@ def _classify(category: Category, by_id: Mapping[str, Row], cues: Cues, logged: 
                 )
                 for place, turn in enumerate(result)
             )
-            category.cases[id] = Case(id, entry, _completed(turns, logged.get(id, ()), category))
+            category.cases[id] = Case(id, entry, _completed(turns, logged.get(id, ()), category, cues))
         else:
             error = result if isinstance(result, str) else f"result is {json.dumps(result)}"
             category.cases[id] = Case(id, entry, None, error)
@@ -277,7 +277,7 @@ def _emission(reply: Any, log: StepLog | None, category: Category, cues: Cues) -
 
 
 def _completed(
-    turns: tuple[Turn, ...], logged: Sequence[Action | None], category: Category
+    turns: tuple[Turn, ...], logged: Sequence[LoggedReply], category: Category, cues: Cues
 ) -> tuple[Turn, ...]:
     """The turns with the classes of lost replies as the proxy logged them.
 
@@ -285,21 +285,23 @@ def _completed(
     """
     emissions = [emission for turn in turns for emission in turn]
     same = len(logged) == len(emissions) and all(
-        emission.lost or (emission.actions == {Action.TOOL_CALL}) == (action is Action.TOOL_CALL)
-        for emission, action in zip(emissions, logged, strict=True)
+        emission.lost or (emission.actions == {Action.TOOL_CALL}) == (reply.by(cues) is Action.TOOL_CALL)
+        for emission, reply in zip(emissions, logged, strict=True)
     )
     if not same:
         return turns
-    actions = iter(logged)
-    return tuple(tuple(_logged(emission, next(actions), category) for emission in turn) for turn in turns)
+    replies = iter(logged)
+    return tuple(
+        tuple(_logged(emission, next(replies), category, cues) for emission in turn) for turn in turns
+    )
 
 
-def _logged(emission: Emission, action: Action | None, category: Category) -> Emission:
+def _logged(emission: Emission, reply: LoggedReply, category: Category, cues: Cues) -> Emission:
     if not emission.lost:
         return emission
     category.recovered += 1
-    actions = frozenset({action} if action else ())
-    return Emission(actions, actions, text=bool(actions - {Action.TOOL_CALL}), offered=emission.offered)
+    actions, published = (frozenset({each} if each else ()) for each in (reply.by(cues), reply.published))
+    return Emission(actions, published, text=bool(actions - {Action.TOOL_CALL}), offered=emission.offered)
 
 
 def _class(text: str, cues: Cues) -> frozenset[Action]:
@@ -328,7 +330,7 @@ def _score(model: Model, category: str, scores: Path | None) -> Score | None:
     for place in places:
         for file in (place / "multi_turn" / name, place / name):
             if file.is_file():
-                return _read_score(file)
+                return read_score(file)
     return None
 
 
@@ -342,7 +344,8 @@ def _sibling(folder: Path) -> Path:
     return Path(*parts)
 
 
-def _read_score(file: Path) -> Score:
+def read_score(file: Path) -> Score:
+    """A score file of `bfcl evaluate`; InputError where it is none."""
     header, *failed = rows(file, mend="repeat bfcl evaluate")[0] or [{}]
     correct, total = header.get("correct_count"), header.get("total_count")
     if not isinstance(correct, int) or not isinstance(total, int) or not 0 <= correct <= total:

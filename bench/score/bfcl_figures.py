@@ -33,13 +33,18 @@ class Outcome(NamedTuple):
     """BFCL's verdict."""
 
 
-def model_figures(model: Model, seed: int, limit: int | None) -> tuple[Json, list[Json]]:
-    """A model's figures, and a record of each of its cases."""
-    planned = min(ENTRIES, limit or ENTRIES)
+def model_figures(
+    model: Model, seed: int, limit: int | None, planned: Mapping[str, int] | None = None
+) -> tuple[Json, list[Json]]:
+    """A model's figures, and a record of each of its cases.
+
+    planned: how many cases of each category were meant to run; by default all of them, or those below limit.
+    """
+    planned = planned or dict.fromkeys(GOLD, min(ENTRIES, limit or ENTRIES))
     categories, records = [], []
     for name in GOLD:
         if name in model.categories:
-            figures, cases = _category(model.categories[name], planned, seed)
+            figures, cases = _category(model.categories[name], planned[name], seed)
             categories.append(figures)
             records += [{"model": model.label, "category": name, **case} for case in cases]
     live = [

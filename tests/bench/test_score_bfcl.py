@@ -8,6 +8,8 @@ import pytest
 
 from bench.intervals import wilson
 from bench.score.bfcl_figures import turns_due
+from bench.score.decision_log import LoggedReply, last_attempts
+from calibrators.actions import Action
 from tests.bench.scoring import Bench, Json, Shown, public_runs, write
 
 DOCS = Path(__file__).parents[2] / "docs" / "scoring.md"
@@ -363,6 +365,30 @@ def test_a_decision_log_of_two_runs_is_refused(bench: Bench, tmp_path: Path) -> 
     write(tmp_path, {"log.jsonl": twice})
     with pytest.raises(Shown, match="holds 2 runs of multi_turn_miss_param_3"):
         bench.text("score", "bfcl", folder, "--decisions", tmp_path / "log.jsonl")
+
+
+def test_a_log_with_the_published_classes_gives_the_published_reading_of_lost_replies(
+    bench: Bench, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "m", {v4("miss_param"): [lost()]})
+    log = decisions("other", "tool_call", "ask", "tool_call", None)
+    log[2] |= {"action_published": "refuse"}
+    write(tmp_path, {"log.jsonl": log})
+    scored = ("score", "bfcl", folder, "--decisions", tmp_path / "log.jsonl")
+    figures = only(bench.document(*scored))
+    assert (figures["gar"]["hits"], figures["gar_published"]["hits"]) == (1, 0)
+    assert only(bench.document(*scored, "--cues", "published"))["gar"]["hits"] == 0
+
+
+def test_of_a_case_that_was_begun_anew_the_last_attempt_counts(tmp_path: Path) -> None:
+    case = "multi_turn_miss_param_3"
+    log = [
+        *decisions("tool_call", "ask", case=f"{case}/b-1/2"),
+        *decisions("tool_call", case=f"{case}/b-1/10"),
+        *decisions("refuse", case=f"{case}/off/11"),
+    ]
+    found = last_attempts([write(tmp_path, {"log.jsonl": log}) / "log.jsonl"], "b-1")
+    assert found == {case: [LoggedReply(Action.TOOL_CALL, Action.TOOL_CALL)]}
 
 
 # Accuracy, masking, slack
