@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from bench.decisions.example import Example, Json, Split
+from bench.decisions.source import openai_tool
 from bench.errors import InputError
-from bench.lab.source import openai_tool
 from calibrators.actions import Action
 
 SHARES = (0.7, 0.1)

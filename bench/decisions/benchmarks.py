@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from bench.decisions.example import Example
+from bench.decisions.source import Item, SourceError, bfcl_items, when2call_items
 from bench.errors import InputError
 from bench.lab.packages import BFCL, PackageError, fetch
-from bench.lab.source import Item, SourceError, bfcl_items, when2call_items
 from calibrators.actions import Action
 
 _WHEN2CALL = {

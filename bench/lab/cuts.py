@@ -12,7 +12,7 @@ from datetime import date
 from random import Random
 from typing import Any
 
-from bench.lab.source import Call, Item, Json, tool_name
+from bench.decisions.source import Call, Item, Json, tool_name
 
 STYLES = ("drop", "vague", "clause")
 

@@ -22,10 +22,11 @@ from typing import Any
 
 import yaml
 
-from bench.lab import source
+from bench.decisions import source
+from bench.decisions.source import Call, Item, Json, tool_name
+from bench.decisions.split import joined
 from bench.lab.cuts import Cut, control_cut, cuttable, missing_cuts, without, words
 from bench.lab.packages import BFCL, PackageError, fetch
-from bench.lab.source import Call, Item, Json, tool_name
 
 SHARES = {"train": 0.60, "validation": 0.13, "test": 0.27}
 PASSES = 2
@@ -101,26 +102,12 @@ def build(items: Sequence[Item], seed: int, extra: Sequence[Item] = ()) -> dict[
 
 def families(items: Iterable[Item]) -> dict[str, str]:
     """Item id -> family: connected by source conversation, question or whole tool definition."""
-    parent: dict[str, str] = {}
-
-    def root(node: str) -> str:
-        parent.setdefault(node, node)
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    ids = []
+    links = {}
     for item in items:
-        ids.append(item.id)
         asked = re.sub(r"\W+", " ", item.question.lower()).strip()
-        links = [f"origin {item.origin}", f"asks {asked}"]
-        links += ["tool " + json.dumps(tool, sort_keys=True) for tool in item.tools]
-        for link in links:
-            # The smaller name becomes the root, so that order of items doesn't matter.
-            one, other = sorted((root(item.id), root(link)))
-            parent[other] = one
-    return {item_id: root(item_id) for item_id in ids}
+        links[item.id] = [f"origin {item.origin}", f"asks {asked}"]
+        links[item.id] += ["tool " + json.dumps(tool, sort_keys=True) for tool in item.tools]
+    return joined(links)
 
 
 def assign(items: Iterable[Item], family: dict[str, str], seed: int) -> dict[str, str]:

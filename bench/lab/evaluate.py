@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
+from bench.decisions.source import Json, tool_name
 from bench.lab import checkpoint, merge
 from bench.lab.figures import Scored, figures, valid_calls, verdicts
-from bench.lab.source import Json, tool_name
 from bench.lab.trees import ENTRY, Rows, Tree, batches, encode, logits, margins
 
 AGREEMENT_PROMPTS = 60

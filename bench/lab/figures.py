@@ -7,8 +7,8 @@ docs/terms.md and bench.intervals; intervals resample families of examples, neve
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from bench.decisions.source import Json
 from bench.intervals import Estimate, auc, rate
-from bench.lab.source import Json
 
 BIASES = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 PAIRED = ("swapped", "tool_removed", "parameter_removed")

@@ -24,8 +24,8 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn.functional import cross_entropy, softplus
 
+from bench.decisions.source import Json
 from bench.lab import lora, merge
-from bench.lab.source import Json
 from bench.lab.trees import ENTRY, Branch, Rows, Tree, encode, logits, margins
 
 RANK, ALPHA = 16, 32.0

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
-from bench.lab.source import Json
+from bench.decisions.source import Json
 
 TURN_END = "<|im_end|>"
 ENTRY = "<tool_call>"

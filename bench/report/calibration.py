@@ -140,7 +140,7 @@ def _replies(own: Mapping[str, Any]) -> str:
         f"and words {worded} otherwise. No difference below it is a finding."
     )
     changed = [
-        [escape(f"{arm}: {rate_name(name)}".replace("-", "−")), *_change(change)]
+        [f"{escape(arm.replace('-', '−'))}: {rate_name(name)}", *_change(change)]
         for arm, family in own["changes"].items()
         for name, change in family.items()
     ]
@@ -165,8 +165,8 @@ def _rerun(result: Result, drawn: Charts) -> str:
 def _reliability(result: Result, drawn: Charts) -> str:
     rows = []
     for name, own in result["reliability"].items():
-        told = ", ".join(f"{key} {number(value)}" for key, value in own["parameters"].items())
-        rows.append([escape(name.capitalize()), escape(told), cell(own["ece"], ""), cell(own["brier"], "")])
+        told = "<br>".join(f"{escape(key)} {number(value)}" for key, value in own["parameters"].items())
+        rows.append([escape(name.capitalize()), told, cell(own["ece"], ""), cell(own["brier"], "")])
     heads = ["Probability", "parameters", "ECE", "Brier score"]
     fits = table("Fitted on validation, judged on test.", heads, rows)
     said = paragraph(

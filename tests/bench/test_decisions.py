@@ -119,7 +119,7 @@ def test_bfcl_s_call_categories_are_due_and_its_irrelevance_is_not(
     wheel = tmp_path / "bfcl.whl"
     function = {"name": "area.get", "description": "", "parameters": {"type": "dict", "properties": {}}}
     with zipfile.ZipFile(wheel, "w") as archive:
-        from bench.lab.source import CALL_CATEGORIES, RESPOND_CATEGORIES
+        from bench.decisions.source import CALL_CATEGORIES, RESPOND_CATEGORIES
 
         for category in CALL_CATEGORIES + RESPOND_CATEGORIES:
             asked = [[{"role": "user", "content": f"What about {category}?"}]]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.decisions.source import Call, Item, SourceError, openai_tool, when2call_items
 from bench.lab.cuts import control_cut, missing_cuts, spans, words
 from bench.lab.data import SHARES, assign, build, families
-from bench.lab.source import Call, Item, SourceError, openai_tool, when2call_items
 
 
 def tool(name: str, required: list[str], optional: tuple[str, ...] = ()) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Single-turn decisions out of bfcl-eval's package data and When2Call files.
 
-Nothing of bfcl-eval is imported: its wheel (packages.py) is read as the zip file that it is.
+Nothing of bfcl-eval is imported: its wheel (bench/lab/packages.py) is read as the zip file that it is.
 """
 
 import json
