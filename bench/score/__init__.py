@@ -7,6 +7,10 @@ import click
 from bench.group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "actions": Subcommand(
+        "bench.score.commands:actions",
+        "Confusion table and recall of the action classifier on texts of known class.",
+    ),
     "bfcl": Subcommand(
         "bench.score.commands:bfcl",
         "Recall, accuracy, masking and loops of BFCL multi-turn results.",

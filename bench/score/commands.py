@@ -1,4 +1,4 @@
-"""`bench score bfcl` and `bench score tau2`."""
+"""`bench score bfcl`, `bench score tau2` and `bench score actions`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -8,11 +8,13 @@ import click
 
 from bench.options import Shared, shared_options
 from bench.runs import DataFile, Plan, RunFolder
+from bench.score import actions as action_texts
 from bench.score import bfcl as bfcl_files
 from bench.score import tau2 as tau2_files
 from bench.score.bfcl_figures import model_figures
+from bench.score.classifier_time import classifier_time
 from bench.score.decision_log import logged_classes
-from bench.score.table import bfcl_text, tau2_text
+from bench.score.table import actions_text, bfcl_text, tau2_text
 from bench.score.tau2_figures import run_figures
 from calibrators.actions import Cues
 
@@ -94,6 +96,32 @@ def tau2(*, shared: Shared, paths: tuple[Path, ...], cues: str) -> None:
         ]
 
     _score("tau2", {"paths": [*map(str, paths)], "cues": cues}, files, shared, measured, tau2_text)
+
+
+@click.command(epilog="Examples: bench score actions when2call.jsonl --wrong; bench score actions cases.json")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--wrong", is_flag=True, help="Print the texts that were read wrongly.")
+@click.option(
+    "--time", "timed", is_flag=True, help="Also time the classifier on replies of 1,000 characters."
+)
+@cues_option
+@shared_options(limit="Only the first N texts.")
+def actions(*, shared: Shared, file: Path, wrong: bool, timed: bool, cues: str) -> None:
+    """Score the action classifier on texts whose class is known: confusion table, recall by class.
+
+    FILE, JSON lines or a list, holds When2Call items, {"text": ..., "class": ...}, or cases with runs.
+    """
+    samples = action_texts.read(file)[: shared.limit]
+
+    def measured() -> tuple[Json, list[Json]]:
+        result, records = action_texts.figures(samples, Cues(cues), shared.seed)
+        if timed:
+            texts = [sample.text for sample in samples if sample.text.strip()]
+            result["time"] = classifier_time(texts, Cues(cues), shared.seed)
+        return result, records
+
+    arguments = {"file": str(file), "cues": cues, "time": timed}
+    _score("actions", arguments, [file], shared, measured, lambda result: actions_text(result, wrong))
 
 
 def _score(

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.score.actions import columns, wrong_lines
 from bench.score.loops import NOTHING
 
 Json = Mapping[str, Any]
@@ -29,6 +30,29 @@ _LOOPS = (
     "required_turn_coverage",
     "empty_turn_no_call",
 )
+
+
+def actions_text(result: Json, wrong: bool) -> str:
+    """The confusion table with the recall of each gold class, and the wrong texts where asked for."""
+    classes = columns(result["confusion"])
+    console = _console()
+    table = _table(
+        f"classes of {result['texts']} texts (cues: {result['cues']})", ("gold", *classes, "recall")
+    )
+    for gold, counts in result["confusion"].items():
+        found = [str(counts.get(name, 0)) for name in classes]
+        table.add_row(gold, *found, _rate(result["recall"][gold]))
+    console.print(table)
+    if time := result.get("time"):
+        console.print(
+            f"{time['microseconds_mean']:.0f} µs a reply of {time['characters']} characters"
+            f" (most {time['microseconds_max']:.0f}, {time['replies']} replies); twice the hostile text takes"
+            f" at worst {time['doubling_ratio_worst']:.1f} times as long ({time['doubling_ratio_of']!r})\n",
+            markup=False,
+        )
+    if wrong:
+        console.print("\n".join(wrong_lines(result["wrong"])), markup=False)
+    return _finish(console, _Notes())
 
 
 def bfcl_text(result: Json) -> str:

@@ -9,13 +9,15 @@ and a sentence is tried only with the rules all of whose signals it holds.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 
 from calibrators.actions.english_rules import (
     ADDRESS,
+    ASKING,
     COURTESY,
     EXPLANATION,
+    LAST,
     PLURAL,
     QUESTIONS,
     SIGNALS,
@@ -23,13 +25,6 @@ from calibrators.actions.english_rules import (
     VERBLESS,
 )
 from calibrators.actions.kinds import Kind
-
-_SIGNALLING = frozenset(SIGNALS)
-
-
-def signals(words: Iterable[str]) -> list[tuple[str, int]]:
-    """The words of a text that rules wait for, each between spaces and with its signals."""
-    return [(f" {word} ", SIGNALS[word]) for word in _SIGNALLING.intersection(words)]
 
 
 def singular(spaced_text: str) -> str:
@@ -40,18 +35,38 @@ def singular(spaced_text: str) -> str:
     return spaced_text
 
 
-def kind(sentence: str, signals: Sequence[tuple[str, int]], then: str) -> Kind | None:
-    """What a sentence does by the rules; None where none fits (see `is_courtesy`).
+def signals(words: Iterable[str]) -> list[int]:
+    """The signals that each sentence of a spaced text with these words holds."""
+    found, held = [], 0
+    for word in words:
+        if word in SIGNALS:
+            signal = SIGNALS[word]
+            if signal == LAST:
+                found.append(held)
+                held = 0
+            else:
+                held |= signal
+    return [*found, held]
 
-    signals: those of the whole text. then: the next sentence, empty after the last.
+
+def question_kind(sentence: str, then: str) -> Kind:
+    """What a question does; `then` is the sentence after it, empty after the last."""
+    for found, pattern in _question_rules():
+        if pattern.search(sentence):
+            return found
+    # "What is a mutex? It is a lock": without the user in it, and answered, it is a heading.
+    answered = not is_courtesy(then) and not _compiled(EXPLANATION).match(then)
+    if answered and (_compiled(VERBLESS).match(sentence) or not _compiled(ADDRESS).search(sentence)):
+        return Kind.STATES
+    return Kind.ASKS
+
+
+def statement_kind(sentence: str, held: int, asking: bool = False) -> Kind | None:
+    """What a statement with these signals does by the rules; None where none fits (see `is_courtesy`).
+
+    asking: try only the rules for asking.
     """
-    if sentence.endswith(" ? "):
-        return _question_kind(sentence, then)
-    held = 0
-    for word, signal in signals:
-        if word in sentence:
-            held |= signal
-    for found, pattern in _statement_rules(held):
+    for found, pattern in _statement_rules(held, asking):
         if pattern.search(sentence):
             return found
     return None
@@ -62,22 +77,20 @@ def is_courtesy(sentence: str) -> bool:
     return sentence.count(" ") < 4 or _compiled(COURTESY).match(sentence) is not None
 
 
-def _question_kind(sentence: str, then: str) -> Kind:
-    for rule in QUESTIONS:
-        if _compiled(rule.pattern).search(sentence):
-            return rule.kind
-    # "What is a mutex? It is a lock": without the user in it, and answered, it is a heading.
-    answered = then and not _compiled(EXPLANATION).match(then) and not is_courtesy(then)
-    if answered and (_compiled(VERBLESS).match(sentence) or not _compiled(ADDRESS).search(sentence)):
-        return Kind.STATES
-    return Kind.ASKS
+_Compiled = tuple[tuple[Kind, re.Pattern[str]], ...]
 
 
 @cache
-def _statement_rules(held: int) -> tuple[tuple[Kind, re.Pattern[str]], ...]:
+def _question_rules() -> _Compiled:
+    return tuple((rule.kind, _compiled(rule.pattern)) for rule in QUESTIONS)
+
+
+@cache
+def _statement_rules(held: int, asking: bool) -> _Compiled:
     """The rules that a statement with these signals may fit, in order."""
+    rules = ASKING if asking else STATEMENTS
     return tuple(
-        (rule.kind, _compiled(rule.pattern)) for rule in STATEMENTS if rule.signals & held == rule.signals
+        (rule.kind, _compiled(rule.pattern)) for rule in rules if rule.signals & held == rule.signals
     )
 
 

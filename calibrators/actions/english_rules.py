@@ -1,6 +1,6 @@
 """The rules of English by which `english` judges a sentence: words and patterns, nothing else.
 
-Patterns run over a sentence of `plain.sentences`: lower case, one space around each word and mark, I for we.
+Patterns run over a sentence of `plain.spaced`: lower case, one space around each word and mark, I for we.
 They begin with a literal space where they can, for which `re` scans fast, and bound every repetition, so that
 a search takes time linear in the sentence.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calibrators.actions.kinds import Kind
+from calibrators.actions.plain import END
 
 # ---- words ---------------------------------------------------------------------------------------
 
@@ -99,21 +100,29 @@ _WH = _any("how if what when where whether which who")
 # ---- signals: words without which a rule can't fit -----------------------------------------------
 
 ALWAYS = 0
-SELF, NOT, TOOL, GIVE, NEED, IF, DONE = (1 << bit for bit in range(7))
+SELF, ME, NOT, BAR, PAST, TOOL, SORRY, GIVE, NEED, IF, DID, DONE, QUESTION, LAST = (
+    1 << bit for bit in range(14)
+)
+_LIMITED = """barred forbidden incapable lack lacks limited only powerless prevented prohibited restricted
+    unable unauthorised unauthorized"""
 _SIGNAL_WORDS = {
     SELF: "i i'm i'll i'd i've",
-    NOT: """aren't can't cannot cant couldn't didn't doesn't don't hasn't haven't incapable ineligible
-        impossible isn't mustn't neither never no none not powerless unable unauthorised unauthorized
-        unavailable unsupported wasn't weren't won't wouldn't bars barred beyond decline declining
-        exceed exceeding exceeds falls forbid forbidden forbids keeps lack lacks limited only outside
-        prevent prevented prevents prohibit prohibited prohibits refuse restrict restricted restricts
-        stops""",
-    TOOL: _TOOL_WORDS,
+    ME: "me us",
+    NOT: f"""aren't can't cannot cant couldn't didn't doesn't don't hasn't haven't ineligible impossible isn't
+        mustn't neither never no none not unavailable unsupported wasn't weren't won't wouldn't {_LIMITED}""",
+    BAR: f"""bars beyond decline declining exceed exceeding exceeds falls forbid forbids keeps outside prevent
+        prevents prohibit prohibits refuse restrict restricts stops within {_LIMITED}""",
+    PAST: "could couldn't did didn't was wasn't",
+    TOOL: f"""{_TOOL_WORDS} design guidelines instructions knowledge policies policy programming query
+        question request role rule rules task terms training""",
+    SORRY: "afraid apologies apologise apologize regret regrettably sadly sorry unfortunately",
     GIVE: "please kindly pls clarify confirm give let mind provide send share show specify tell",
     NEED: """like love missing lacks need needed require required could may might would unclear unsure wonder
         wondering""",
-    IF: "after if once should soon until unless when whenever",
-    DONE: "been completed complete done finished further additional now set successfully wrapped",
+    IF: "after if once should soon until unless when whenever without",
+    DID: _DONE_WORDS,
+    DONE: "been complete completed done finished further additional now set successfully wrapped",
+    QUESTION: "?",
 }
 
 
@@ -122,11 +131,14 @@ def _signals_by_word() -> dict[str, int]:
     for signal, words in _SIGNAL_WORDS.items():
         for word in words.split():
             table[word] = table.get(word, 0) | signal
+    table[END] = LAST
     return table
 
 
 SIGNALS = _signals_by_word()
 """The signals of each word that has any."""
+LEADING = SELF | NOT | BAR | GIVE | NEED | IF | DONE | QUESTION
+"""Every rule waits for one of these; a sentence that holds only others needs no look."""
 
 # ---- rules ---------------------------------------------------------------------------------------
 
@@ -145,7 +157,8 @@ QUESTIONS: Sequence[Rule] = (
     Rule(
         Kind.COURTESY,
         ALWAYS,
-        " (?:how|what) (?:can|may|could|might|should) i(?: best)? (?:help|assist|do for|be of|support|serve)",
+        " (?:how|what)(?: else)? (?:can|may|could|might|should) i(?: best)? (?:help|assist|do for|be of|"
+        "support|serve)",
         "How can I help you today?",
     ),
     Rule(Kind.COURTESY, ALWAYS, " (?:what brings you|how are you|how's it going) ", "What brings you here?"),
@@ -211,7 +224,7 @@ QUESTIONS: Sequence[Rule] = (
 )
 """A question that fits none of these asks, unless the assistant answers it itself."""
 
-_ASKING: Sequence[Rule] = (
+ASKING: Sequence[Rule] = (
     Rule(
         Kind.COURTESY,
         IF,
@@ -230,7 +243,7 @@ _ASKING: Sequence[Rule] = (
         f"kindly) {_GIVE}",
         "If you have a theatre in mind, please share it.",
     ),
-    Rule(Kind.MAY_ASK, IF | GIVE, " let (?:me|us) know if ", "Let me know if you prefer the aisle."),
+    Rule(Kind.MAY_ASK, IF | GIVE | ME, " let (?:me|us) know if ", "Let me know if you prefer the aisle."),
     Rule(
         Kind.ASKS,
         GIVE,
@@ -253,14 +266,14 @@ _ASKING: Sequence[Rule] = (
     ),
     Rule(
         Kind.ASKS,
-        GIVE,
+        GIVE | ME,
         "(?:^| [,:])(?: (?:so|then|and|also|just|first|next|sure|okay|instead|,)){0,2} (?:give|send|tell|"
         "provide|show) (?:me|us) ",
         "Sure, tell me the city.",
     ),
     Rule(
         Kind.ASKS,
-        GIVE,
+        GIVE | ME,
         " let (?:me|us) know(?: ,)?(?: (?:what(?! you think)|which|when|where|who|whom|how(?! (?:it|that|"
         "this|things|everything))|your|the|whether|about|more|a|an|exactly|any|and|:) | $)",
         "Let me know which one you mean.",
@@ -291,7 +304,7 @@ _ASKING: Sequence[Rule] = (
     ),
     Rule(
         Kind.ASKS,
-        NOT,
+        NOT | IF,
         rf" (?:{_CANT}|unable to|not able to|won't be able to)(?: \S+){{1,4}} without (?:knowing|"
         "your (?!permission)|(?:further|more) (?:details|info)|you (?:providing|telling|specifying))",
         "I can't proceed without your account number.",
@@ -300,7 +313,7 @@ _ASKING: Sequence[Rule] = (
 _DECLINING: Sequence[Rule] = (
     Rule(
         Kind.STATES,
-        SELF | NOT,
+        SELF | PAST,
         f" i{_ADVERBS} (?:couldn't|could not|did not|didn't|was(?:n't| not) able to|"
         rf"was unable to)(?: seem to)? (?:find|locate|see|get any) (?!(?:\S+ ){{0,4}}{_TOOLS} )",
         "I couldn't find flights on that day.",
@@ -308,15 +321,8 @@ _DECLINING: Sequence[Rule] = (
     Rule(
         Kind.DECLINES,
         SELF | NOT,
-        f"(?<! if) i{_ADVERBS} {_CANT}{_MERELY}",
+        f" i(?<! if i){_ADVERBS} {_CANT}{_MERELY}",
         "I'm sorry, but I can't book flights.",
-    ),
-    Rule(
-        Kind.DECLINES,
-        SELF | NOT,
-        f" i{_ADVERBS} (?:won't|will not|would not|wouldn't){_LY} (?!be (?:charged|back|long)|change|charge|"
-        "forget|keep|mind|need|recommend|say|take|touch|worry)",
-        "I won't disable the audit log.",
     ),
     Rule(
         Kind.DECLINES,
@@ -335,6 +341,13 @@ _DECLINING: Sequence[Rule] = (
     Rule(
         Kind.DECLINES,
         SELF | NOT,
+        f" i{_ADVERBS} (?:won't|will not|would not|wouldn't){_LY} (?!be (?:charged|back|long)|change|charge|"
+        "forget|keep|mind|need|recommend|say|take|touch|worry)",
+        "I won't disable the audit log.",
+    ),
+    Rule(
+        Kind.DECLINES,
+        SELF | NOT,
         f" i{_ADVERBS} {_DONT}{_LY} (?:handle|offer|perform|process|provide|support|(?:find|see|"
         rf"know of) (?:a|any|the)(?: \S+)? {_TOOLS}) ",
         "I don't see a function for refunds.",
@@ -346,17 +359,17 @@ _DECLINING: Sequence[Rule] = (
         f" to)?{_SOME} {_HAD}",
         "I have no way to reach the server.",
     ),
-    Rule(Kind.DECLINES, SELF | NOT, f" i{_ADVERBS} lack ", "I lack the permission to do so."),
+    Rule(Kind.DECLINES, SELF | BAR, f" i{_ADVERBS} lack ", "I lack the permission to do so."),
     Rule(
         Kind.DECLINES,
-        SELF | NOT,
+        SELF | BAR,
         f" i(?:'ll|'d|'m| am| will| would)?{_ADVERBS}(?: (?:must|have to|need to|going to have to|to|"
         f"afraid)){{0,2}}{_LY} (?:decline|declining|refuse) ",
         "I must respectfully decline.",
     ),
     Rule(
         Kind.DECLINES,
-        SELF | NOT,
+        SELF | BAR,
         " i (?:can|could|may)(?: currently)? only (?:access|answer|assist|discuss|handle|help|offer|perform|"
         "process|provide|respond|support|work) ",
         "I can only help with technical tasks.",
@@ -386,7 +399,7 @@ _DECLINING: Sequence[Rule] = (
     ),
     Rule(
         Kind.DECLINES,
-        NOT,
+        BAR,
         " (?:outside|beyond|exceeds?|exceeding|out of|not within|isn't within|not in|falls outside)(?: of)?"
         "(?: the (?:bounds|limits?|range|reach|scope) of)? (?:my|our|what (?:i|my|our|these|the)|"
         "the (?:available|capabilit|current|functions?|given|provided|scope|tools?))",
@@ -394,21 +407,21 @@ _DECLINING: Sequence[Rule] = (
     ),
     Rule(
         Kind.DECLINES,
-        NOT,
+        NOT | TOOL,
         r" my (?:\S+ )?(?:design|guidelines|instructions|knowledge|policies|programming|role|rules|training)"
         rf"(?: \S+){{0,3}} {_NEGATED} ",
         "My guidelines do not allow me to say.",
     ),
     Rule(
         Kind.DECLINES,
-        NOT,
+        BAR | ME,
         " (?:bars?|forbids?|keeps?|prevents?|prohibits?|restricts?|stops?) (?:me|us) from ",
         "A rule prevents me from sharing it.",
     ),
     Rule(
         Kind.DECLINES,
-        NOT,
-        f"(?:{_NT} {_POSSIBLE} (?:for|to) (?:me|us)| no way (?:for (?:me|us) )?to) ",
+        NOT | ME,
+        f"(?:{_NT} {_POSSIBLE} (?:for|to)| no way for) (?:me|us) ",
         "It is not possible for me to call them.",
     ),
     # The tools are the subject.
@@ -458,19 +471,19 @@ _DECLINING: Sequence[Rule] = (
     ),
     Rule(
         Kind.MAY_DECLINE,
-        NOT,
+        NOT | TOOL,
         rf" (?:that|the|this|your)(?: \S+)? (?:action|operation|query|question|request|task)s? {_CANT} be ",
         "This request cannot be completed.",
     ),
     Rule(
         Kind.MAY_DECLINE,
-        NOT,
+        NOT | TOOL,
         rf" (?:guidelines|policies|policy|rules?|terms)(?: \S+){{0,5}}? {_DONT} ",
         "Our policy does not allow changes after departure.",
     ),
     Rule(
         Kind.MAY_DECLINE,
-        NOT,
+        NOT | SORRY,
         "^ (?:.{0,30} )?(?:afraid|apologies|apologi[sz]e|regret|regrettably|sorry|unfortunately|"
         "sadly) .{0,120}"
         f"(?: (?:{_CANT} be|unable to|ineligible|impossible|unsupported)|{_NT}{_LY} (?:able to|"
@@ -502,8 +515,8 @@ _NEEDING: Sequence[Rule] = (
     Rule(
         Kind.MAY_ASK,
         NOT,
-        "(?<! since)(?<! as)(?<! because) you (?:haven't|didn't|don't|(?:have|did|do) not) (?:give|given|"
-        "includ|indicat|mention|provid|said|say|shar|specif|stat|suppl|tell|told)",
+        " you(?<! since you)(?<! as you)(?<! because you) (?:haven't|didn't|don't|(?:have|did|do) not)"
+        " (?:give|given|includ|indicat|mention|provid|said|say|shar|specif|stat|suppl|tell|told)",
         "You didn't specify the city.",
     ),
     Rule(
@@ -543,12 +556,12 @@ _REPORTING: Sequence[Rule] = (
     ),
     Rule(
         Kind.REPORTS,
-        DONE,
+        DONE | DID,
         f" (?:(?:has|have) been|(?:is|are) now) {_DONE}| successfully [a-z]+(?:ed|t|n) |"
         " [a-z]+ed successfully ",
         "Your booking has been cancelled.",
     ),
-    Rule(Kind.REPORTS, SELF, f" i(?:'ve| have)? {_DONE}", "I have cancelled order 88."),
+    Rule(Kind.REPORTS, SELF | DID, f" i(?:'ve| have)? {_DONE}", "I have cancelled order 88."),
     Rule(
         Kind.REPORTS,
         DONE,
@@ -558,7 +571,7 @@ _REPORTING: Sequence[Rule] = (
         "All done.",
     ),
 )
-STATEMENTS: Sequence[Rule] = (*_ASKING, *_DECLINING, *_NEEDING, *_REPORTING)
+STATEMENTS: Sequence[Rule] = (*ASKING, *_DECLINING, *_NEEDING, *_REPORTING)
 """A statement that fits none of these is a courtesy or states something."""
 
 COURTESY = (

@@ -12,7 +12,7 @@ from calibrators.actions.kinds import Kind
 
 
 class Language:
-    """The cues of one language, patterns over a sentence of `plain.sentences`."""
+    """The cues of one language, patterns over a sentence of `plain.spaced`."""
 
     def __init__(self, words: str, courtesy: str, asks: str, declines: str, reports: str) -> None:
         """words: common ones that tell it from the others, or a pattern of its script in brackets."""
@@ -31,6 +31,8 @@ class Language:
 
     def kind(self, sentence: str) -> Kind | None:
         """What a sentence does by the cues; None where there is none."""
+        if self.script is not None and sentence.isascii():
+            return None
         for kind, pattern in self._patterns:
             # Only a question is a courtesy: "Puedo ayudar" offers help, "no puedo ayudar" doesn't.
             if (kind is not Kind.COURTESY or sentence.endswith(" ? ")) and pattern.search(sentence):
@@ -130,6 +132,8 @@ LATIN: Sequence[Language] = (SPANISH, PORTUGUESE, ITALIAN, FRENCH, GERMAN)
 SCRIPTS: Sequence[Language] = (JAPANESE, KOREAN, CHINESE, RUSSIAN)
 """Japanese before Chinese, whose characters it uses too."""
 
+_SCRIPT = re.compile("[\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
+"""Any of them, since most texts have none."""
 _ENGLISH = frozenset(
     ["the", "you", "your", "is", "are", "i'm", "i'll", "can't", "of", "what", "which", "would"]
 )
@@ -140,10 +144,8 @@ def languages(text: str, words: Sequence[str]) -> Sequence[Language]:
 
     None for English and for languages without cues.
     """
-    if not text.isascii():
-        for candidate in SCRIPTS:
-            if candidate.script is not None and candidate.script.search(text):
-                return (candidate,)
+    if not text.isascii() and _SCRIPT.search(text):
+        return [next(each for each in SCRIPTS if each.script is not None and each.script.search(text))]
     if not _ENGLISH.isdisjoint(words):
         return ()
     known = [len(candidate.words.intersection(words)) for candidate in LATIN]

@@ -1,8 +1,9 @@
 """A reply's own words: folded, without what it quotes or shows, cut into sentences.
 
-Code, links, quoted speech, tables, headings and letters drafted for somebody are not the assistant speaking
-to the user; they are taken out before anything is read. Each pass is a plain replacement or a pattern that
-reads a character a bounded number of times: time is linear in the text, whatever it holds.
+Code, quoted speech, tables, headings and letters drafted for somebody are not the assistant speaking to the
+user; they are taken out before anything is read. A mark inside a link ends no sentence: no space follows it.
+Each pass is a plain replacement or a pattern that reads a character a bounded number of times: time is linear
+in the text, whatever it holds.
 """
 
 import re
@@ -19,31 +20,26 @@ _MARKS = {
 }
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _INLINE = re.compile(r"`[^`\n]*`")
-# The marks at the end of a link belong to the sentence around it.
-_LINK = re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\"?!.,;:)\]']")
 _QUOTED = re.compile(r'"[^"\n]*"')
 # Single quotes are apostrophes too: a quotation opens after a space and closes before none.
 _SINGLY_QUOTED = re.compile(r"'(?<=[ \n(]')(?:[^'\n]|(?<=\w)'(?=\w)){1,120}'(?!\w)")
 _CORNER_QUOTED = re.compile(r"「[^「」\n]*」|『[^『』\n]*』")
 _SHOWN_LINE = re.compile(r"^ *[|>#].*", re.MULTILINE)
 _LETTER = re.compile(r"\n *(?:subject:|dear ).*", re.DOTALL)
+END = "\n"
+"""The word that ends a sentence of a spaced text."""
 _QUOTATION = " it "
 """Stands for what was taken out of a sentence, so that the sentence stays whole."""
 
 
 def plain(text: str) -> str:
     """The text in lower case with straight quotes, without what is shown or quoted."""
-    text = text.lower()
     if not text.isascii():
         for mark, straight in _MARKS.items():
             text = text.replace(mark, straight)
-    text = _unquoted(text.strip())
-    if "```" in text or "~~~" in text:
-        text = _FENCED.sub(" ", text)
-    if "`" in text:
-        text = _INLINE.sub(_QUOTATION, text)
-    if "http" in text or "www." in text:
-        text = _LINK.sub(_QUOTATION, text)
+    text = _unquoted(text.strip().lower())
+    if "`" in text or "~" in text:
+        text = _INLINE.sub(_QUOTATION, _FENCED.sub(" ", text))
     if "|" in text or ">" in text or "#" in text:
         text = _SHOWN_LINE.sub("", text)
     if '"' in text:
@@ -52,7 +48,7 @@ def plain(text: str) -> str:
         text = _SINGLY_QUOTED.sub(_QUOTATION, text)
     if "「" in text or "『" in text:
         text = _CORNER_QUOTED.sub("", text)
-    if "\ndear " in text or "\nsubject:" in text:
+    if "\n" in text:
         text = _LETTER.sub("", text)
     return text
 
@@ -65,13 +61,14 @@ def _unquoted(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """A plain text with one space around each word and mark; ` . ` ends every sentence and nothing else.
+    """A plain text as words, one space around each; commas, colons, `?` and ends of sentences are words.
 
-    "Sure! Which city, please?" becomes " sure . which city , please ? . ".
+    "Sure! Which city, please?" becomes " sure \\n which city , please ? \\n ".
     """
-    text = f" {text} . "
+    text = f" {text} "
     for mark, apart in _SPACED:
-        text = text.replace(mark, apart)
+        if mark[0] in text:  # many times faster than to look for both characters
+            text = text.replace(mark, apart)
     while "  " in text:
         text = text.replace("  ", " ")
     return text
@@ -80,13 +77,10 @@ def spaced(text: str) -> str:
 _SPACED = (
     ("*", ""),
     *((mark, " ") for mark in "()\t\r"),
+    ("\n", f" {END} "),
     (", ", " , "),
     (": ", " : "),
-    *((mark, " . ") for mark in ("\n", "! ", "; ", ". ")),
-    ("? ", " ? . "),
+    ("?!", "?"),
+    *((mark, f" {END} ") for mark in (". ", "! ", "; ")),
+    ("? ", f" ? {END} "),
 )
-
-
-def sentences(spaced_text: str) -> list[str]:
-    """The sentences of a spaced text, in order, each between spaces; none empty, ` ?` at a question's end."""
-    return [f" {sentence} " for sentence in spaced_text[1:-1].split(" . ") if sentence.strip(". ?")]

@@ -6,66 +6,89 @@ Offers and conditions ask, and limits of other things decline, only where nothin
 "Would you like more details?" after an answer asks for nothing, a limit named after the work is a note.
 """
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from calibrators.actions import english
 from calibrators.actions.classes import Action
+from calibrators.actions.english_rules import LEADING, QUESTION
 from calibrators.actions.kinds import Kind
 from calibrators.actions.languages import languages
-from calibrators.actions.plain import plain, sentences, spaced
+from calibrators.actions.plain import END, plain, spaced
+
+
+class _Acts(NamedTuple):
+    """What the sentences of a text do."""
+
+    asks: bool = False
+    declines: bool = False
+    reports: bool = False
 
 
 def action(text: str) -> Action:
     """The class of a text that is no call."""
-    kinds = []
-    for kind in _kinds(text):
-        if kind is Kind.ASKS:
-            return Action.ASK
-        kinds.append(kind)
-    if Kind.DECLINES in kinds:
+    acts = _acts(text, cascade=True)
+    if acts.asks:
+        return Action.ASK
+    if acts.declines:
         return Action.REFUSE
-    return Action.CONFIRM if Kind.REPORTS in kinds else Action.OTHER
+    return Action.CONFIRM if acts.reports else Action.OTHER
 
 
 def labels(text: str) -> frozenset[Action]:
     """Each of ASK, REFUSE and CONFIRM on its own; REFUSE only without an ask."""
-    kinds = list(_kinds(text))
-    found = set()
-    if Kind.ASKS in kinds:
-        found.add(Action.ASK)
-    elif Kind.DECLINES in kinds:
-        found.add(Action.REFUSE)
-    if Kind.REPORTS in kinds:
-        found.add(Action.CONFIRM)
-    return frozenset(found)
+    acts = _acts(text, cascade=False)
+    held = {
+        Action.ASK: acts.asks,
+        Action.REFUSE: acts.declines and not acts.asks,
+        Action.CONFIRM: acts.reports,
+    }
+    return frozenset(label for label, holds in held.items() if holds)
 
 
-def _kinds(text: str) -> Iterator[Kind | None]:
-    """What the sentences do, in order; MAY_ASK and MAY_DECLINE are settled by the sentences before."""
+def _acts(text: str, *, cascade: bool) -> _Acts:
+    """What the sentences do; under the cascade no more than decides the class."""
     spoken = english.singular(spaced(plain(text)))
-    words = spoken.split()
-    signals = english.signals(words)
+    words = spoken.split(" ")
     others = languages(spoken, words)
-    if not signals and not others and " ? " not in spoken:
-        return
-    said = sentences(spoken)
-    kinds: list[Kind | None] = []
-    opening, settled = True, 0
-    for at, sentence in enumerate(said):
-        kind = english.kind(sentence, signals, said[at + 1] if at + 1 < len(said) else "")
+    said = spoken.split(END)
+    kinds: list[Kind | None] = [None] * len(said)
+    asks = declines = reports = False
+    opening = True
+    for at, held in enumerate(english.signals(words)):
+        if not held & LEADING and not others:
+            continue
+        kind: Kind | None
+        if held & QUESTION:
+            kind = english.question_kind(said[at], _next(said, at))
+        else:
+            kind = english.statement_kind(said[at], held, declines and cascade)
         for other in others:
-            kind = other.kind(sentence) or kind
+            kind = other.kind(said[at]) or kind
         if kind is Kind.MAY_ASK or kind is Kind.MAY_DECLINE:
-            while opening and settled < at:
-                opening = not _has_substance(said[settled], kinds[settled])
-                settled += 1
             does = Kind.ASKS if kind is Kind.MAY_ASK else Kind.DECLINES
-            kind = does if opening else Kind.STATES
-        kinds.append(kind)
-        yield kind
+            kind = does if opening and _opens(said[:at], kinds) else Kind.STATES
+            opening = False
+        if kind is Kind.ASKS:
+            asks = True
+            if cascade:
+                break
+        declines = declines or kind is Kind.DECLINES
+        reports = reports or kind is Kind.REPORTS
+        kinds[at] = kind
+    return _Acts(asks, declines, reports)
 
 
-def _has_substance(sentence: str, kind: Kind | None) -> bool:
-    if kind is None:
-        return not english.is_courtesy(sentence)
-    return kind is not Kind.COURTESY and kind is not Kind.ASKS
+def _next(said: list[str], at: int) -> str:
+    """The sentence after that one, past empty lines; empty after the last."""
+    at += 1
+    while at < len(said) and said[at] == " ":
+        at += 1
+    return said[at] if at < len(said) else ""
+
+
+def _opens(before: list[str], kinds: list[Kind | None]) -> bool:
+    """Whether nothing of substance is said in these sentences, of these kinds."""
+    return all(
+        english.is_courtesy(sentence) if kind is None else kind is Kind.COURTESY or kind is Kind.ASKS
+        for sentence, kind in zip(before, kinds, strict=False)
+    )

@@ -8,12 +8,20 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calibrators.actions import Action, Cues, is_call_text, reply_action, text_action
+from calibrators.actions import Action, Cues, is_call_text, reply_action, text_action, text_labels
 from calibrators.reply import Reply
 
 SOURCE = resources.files("calibrators").joinpath("data/published_cues.yaml").read_text("utf-8")
 LISTS: dict[str, list[str]] = yaml.safe_load(SOURCE)["bfcl"]
 CUES = [cue for cues in LISTS.values() for cue in cues]
+TAU2: dict[str, Any] = yaml.safe_load(SOURCE)["tau2"]
+VERBS: list[str] = TAU2["confirm_verbs"]["participles"]
+DONE = [
+    *(f"{have} been {verb}" for have in ("has", "have") for verb in (*VERBS, "completed")),
+    *(f"i've {verb}" for verb in VERBS),
+    *(f"i have {verb}" for verb in VERBS if verb not in ("added", "changed")),
+    *TAU2["confirm_adds"],
+]
 
 
 def published(text: str) -> Action:
@@ -32,8 +40,27 @@ def published(text: str) -> Action:
     return Action.OTHER
 
 
+def published_labels(text: str) -> set[Action]:
+    """The published detector for tau2 written out; each class on its own, REFUSE only without an ask."""
+    for typographic in "‘’‚‛´ʼ":
+        text = text.replace(typographic, "'")
+    text = text.lower()
+    sentences = [part for whole in text.split(".") for part in whole.split("!")]
+    asks = any(cue in text for cue in (*LISTS["ask"], *TAU2["ask_adds"])) or any(
+        "?" in sentence and not any(greeting in sentence for greeting in TAU2["greeting"])
+        for sentence in sentences
+    )
+    found = {Action.ASK} if asks else set()
+    if not asks and any(cue in text for cue in LISTS["refuse"]):
+        found.add(Action.REFUSE)
+    if any(cue in text for cue in DONE):
+        found.add(Action.CONFIRM)
+    return found
+
+
+ALL_CUES = [*CUES, *TAU2["ask_adds"], *TAU2["greeting"], *DONE]
 pieces = st.sampled_from(
-    [*CUES, *(cue.upper() for cue in CUES), *(cue.replace("'", "’") for cue in CUES), "?"]
+    [*ALL_CUES, *(cue.upper() for cue in CUES), *(cue.replace("'", "’") for cue in CUES), *"?.!"]
 )
 prose = st.lists(pieces | st.text(max_size=8), max_size=6).map(" ".join)
 
@@ -41,6 +68,29 @@ prose = st.lists(pieces | st.text(max_size=8), max_size=6).map(" ".join)
 @given(prose.filter(lambda text: text.strip() and not is_call_text(text)))
 def test_a_text_has_the_class_of_the_published_lists(text: str) -> None:
     assert text_action(text, Cues.PUBLISHED) == published(text)
+
+
+@given(prose.filter(lambda text: text.strip() and not is_call_text(text)))
+def test_a_text_has_the_labels_of_the_published_lists(text: str) -> None:
+    assert text_labels(text, Cues.PUBLISHED) == published_labels(text)
+
+
+def when2call() -> list[str]:
+    lines = (Path(__file__).parents[1] / "data" / "when2call_dev.jsonl").read_text("utf-8").splitlines()
+    return [text for line in lines for text in json.loads(line)["answers"].values()]
+
+
+def test_the_published_lists_read_real_replies_as_published() -> None:
+    texts = when2call()
+    assert len(texts) == 471
+    assert [text for text in texts if text_action(text, Cues.PUBLISHED) != published(text)] == []
+    assert [text for text in texts if text_labels(text, Cues.PUBLISHED) != published_labels(text)] == []
+
+
+def test_the_published_detector_reads_the_words_of_a_call_too() -> None:
+    call = '{"name": "ask", "arguments": {"text": "Which one?"}}'
+    assert text_labels(call, Cues.PUBLISHED) == {Action.TOOL_CALL, Action.ASK}
+    assert text_action(call, Cues.PUBLISHED) is Action.TOOL_CALL
 
 
 @pytest.mark.parametrize("cue", CUES)
