@@ -20,7 +20,7 @@ from bench.decisions.split import grouped, sampled, split
 from bench.errors import InputError
 from bench.options import Shared, shared_options
 from bench.report.calibration import write_report
-from bench.report.words import estimate_text
+from bench.report.words import estimate_text, rate_name
 from bench.runs import DataFile, Plan, RunFolder
 from bench.served import Served, connected, served
 from calibrators.openers import Hint
@@ -238,7 +238,7 @@ def summary(result: Mapping[str, Any], folder: Path) -> str:
     lines += ["", f"{'test split, first token':26} {'b = 0':>24} {'b = ' + format(choice['bias'], 'g'):>24}"]
     for name in ("over_calling", "call_recall", "decision_accuracy"):
         off, chosen = (estimate_text(test[arm][name]) for arm in ("off", "chosen"))
-        lines.append(f"{name.replace('_', ' '):26} {off:>24} {chosen:>24}")
+        lines.append(f"{rate_name(name):26} {off:>24} {chosen:>24}")
     if result.get("generation"):
         lines += _generated(result["generation"])
     if result.get("rerun"):
@@ -252,6 +252,6 @@ def _generated(generation: Mapping[str, Any]) -> list[str]:
     lines = ["", f"{'test split, whole replies':26} " + " ".join(f"{name:>24}" for name in arms)]
     for name in ("over_calling", "call_recall", "delayed_calls", "valid_calls", "right_tool"):
         cells = " ".join(f"{estimate_text(arm[name]):>24}" for arm in arms.values())
-        lines.append(f"{name.replace('_', ' '):26} {cells}")
+        lines.append(f"{rate_name(name):26} {cells}")
     floor = estimate_text(generation["noise_floor"]["decision"])
     return [*lines, f"noise floor: off against off decides otherwise in {floor}"]

@@ -11,6 +11,7 @@ import pytest
 
 from bench.calibrate.asking import TRIES, asking
 from bench.calibrate.pace import Pace
+from bench.calibrate.proxy import proxy
 from bench.cli import main
 from bench.errors import ServerUnreachable
 from proxy.profiles import read_profiles
@@ -234,6 +235,19 @@ def _shifted(question: str, nats: float) -> str:
     return re.sub(
         r"([mg]) (\S+?)(?=[ \]])", lambda found: f"{found[1]} {float(found[2]) + nats:.6f}", question
     )
+
+
+def test_a_proxy_that_runs_already_needs_no_profile_of_ours(
+    served: Served, decisions: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    (tmp_path / "profiles").mkdir()
+    with proxy(tmp_path / "proxy", tmp_path / "profiles", served.url, None) as url:
+        arguments = ("--upstream", served.url, "--requests", decisions, "--out", out)
+        assert run(*arguments, "--proxy", url) == 0
+    result = result_of(out)
+    arm = result["generation"]["arms"][f"b = {result['choice']['bias']:g}"]
+    assert arm["over_calling"]["estimate"] == result["test"]["chosen"]["over_calling"]["estimate"]
 
 
 def test_a_server_that_is_gone_exits_3_and_leaves_nothing(decisions: Path, tmp_path: Path) -> None:
