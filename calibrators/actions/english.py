@@ -51,6 +51,8 @@ def signals(words: Iterable[str]) -> list[int]:
 
 def question_kind(sentence: str, then: str) -> Kind:
     """What a question does; `then` is the sentence after it, empty after the last."""
+    if sentence == " ? ":
+        return Kind.COURTESY  # a mark alone, as after code that was taken out
     for found, pattern in _question_rules():
         if pattern.search(sentence):
             return found

@@ -468,3 +468,8 @@ def test_a_letter_drafted_for_somebody_asks_nothing_of_the_user() -> None:
 )
 def test_a_question_that_the_assistant_answers_itself_is_a_heading(heading: str, action: Action) -> None:
     assert text_action(heading) is action
+
+
+@pytest.mark.parametrize("text", ["?", "All of it is below.\n?", "It reads:\n```sql\nWHERE a = ?\n```?"])
+def test_a_question_mark_without_words_asks_nothing(text: str) -> None:
+    assert text_action(text) is Action.OTHER
