@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from calibrators.conversation import Conversation, loaded
 from calibrators.flow import Ask, Flow, Outcome, Probed, Query, Report, Role, whole
-from calibrators.probes import NO_ROLE, Message, Seat, not_looked_at, pair_id, second, unfinished
+from calibrators.probes import NO_ROLE, Message, Seat, halts, not_looked_at, pair_id, second, unfinished
 from calibrators.reply import Call
 from calibrators.request import Fields, tool_names, tools_of
 from calibrators.skip import Skip
@@ -79,6 +79,8 @@ class Cri:
         probed = Probed("cri", Outcome.PASSED, "the reply has no call", first)
         report.probes.append(probed)
         if not first.first.calls:
+            if not halts(first.first):
+                probed.why = "the call is written as text, which CRI does not judge"
             return first
         conversation = Conversation.of(query.fields)
         found = self.find(first.first.calls, query.fields, conversation)

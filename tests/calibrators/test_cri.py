@@ -267,8 +267,11 @@ def test_the_schema_of_a_tool_is_found_by_name() -> None:
     assert schema_of({"tools": [{"function": {"name": "ship", "parameters": None}}]}, "ship") == {}
 
 
-def test_a_text_is_let_be() -> None:
+def test_a_text_is_let_be_and_so_is_a_call_that_is_one() -> None:
     assert outcome(looked(said("Which order?"))) == (Outcome.PASSED, "the reply has no call")
+    written = said('<tool_call>{"name": "refund", "arguments": {}}</tool_call>')
+    told = "the call is written as text, which CRI does not judge"
+    assert outcome(looked(written)) == (Outcome.PASSED, told)
 
 
 # What comes of it --------------------------------------------------------------------------------
