@@ -9,9 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
-from calibrators.request import Fields, case_of, messages_of, tool_names
+from calibrators.request import Fields, messages_of, tool_names
 
 MARKS_KEPT = 16
 NAMES_KEPT = 16_384
@@ -38,10 +39,20 @@ class History:
     """A request's messages, whose beginnings can be recognised."""
 
     def __init__(self, fields: Fields) -> None:
-        self.tools = tuple(tool_names(fields))
+        self._fields = fields
         self._messages = messages_of(fields)
-        self._hash = hashlib.blake2b(digest_size=12)
-        self._digests: list[str] = []
+        self._read = {0: hashlib.blake2b(digest_size=12)}
+
+    @cached_property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the offered tools."""
+        return tuple(tool_names(self._fields))
+
+    @property
+    def start(self) -> str:
+        """What stays the same while the conversation grows: up to and including its first user message."""
+        first = (at for at, message in enumerate(self._messages, 1) if message.get("role") == "user")
+        return self._digest(next(first, len(self._messages)))
 
     @property
     def turn(self) -> int:
@@ -58,11 +69,16 @@ class History:
         return 0 < point.messages < len(self._messages) and self._digest(point.messages) == point.digest
 
     def _digest(self, count: int) -> str:
-        while len(self._digests) < count:
-            message = self._messages[len(self._digests)]
-            self._hash.update(json.dumps(message, sort_keys=True, separators=(",", ":")).encode())
-            self._digests.append(self._hash.hexdigest())
-        return self._digests[count - 1] if count else ""
+        if count not in self._read:
+            before = max(read for read in self._read if read < count)
+            digest = self._read[before].copy()
+            # Of the inside of a list, which is the same in whatever steps it is read; one by one costs twice.
+            digest.update(_encode(self._messages[before:count])[1:-1].encode() + b",")
+            self._read[count] = digest
+        return self._read[count].hexdigest()
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +160,10 @@ def _point(messages: object, digest: object) -> Point:
     return Point(messages, str(digest))
 
 
-def key_of(fields: Fields, case_id: str | None) -> str:
+def key_of(history: History, case_id: str | None) -> str:
     """Under what a case is remembered: the client's id for it, else the conversation's first words."""
     if not case_id:
-        return case_of(fields)[0]
+        return history.start
     return "id:" + hashlib.blake2b(case_id.encode(), digest_size=12).hexdigest()  # however long it is
 
 

@@ -180,6 +180,7 @@ _ERROR_TEXT = re.compile(
     re.IGNORECASE,
 )
 _ERROR_WORDS = ("error", "failed", "failure", "fail")
+_TELLING = ("error", "exception", "fail", '"success"', '"ok"')
 
 
 def reports_error(message: Fields, text: str) -> bool:
@@ -188,6 +189,9 @@ def reports_error(message: Fields, text: str) -> bool:
         return True
     if text.lstrip()[:1] != "{":
         return _ERROR_TEXT.match(text) is not None
+    lowered = text.lower()
+    if not any(word in lowered for word in _TELLING):
+        return False  # without reading it: results are long, and few fail
     document = loaded(text)
     if not isinstance(document, dict):
         return False

@@ -7,14 +7,15 @@ the guidance or the tools have said.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from calibrators.conversation import Conversation, loaded
+from calibrators.conversation import Conversation, loaded, reports_error, text_of
 from calibrators.flow import Ask, Flow, Outcome, Probed, Query, Report, Role, whole
 from calibrators.probes import NO_ROLE, Message, Seat, halts, not_looked_at, pair_id, second, unfinished
 from calibrators.reply import Call
-from calibrators.request import Fields, tool_names, tools_of
+from calibrators.request import Fields, messages_of, tools_of
 from calibrators.skip import Skip
 from calibrators.state import BUDGET, How, observed
 
@@ -82,8 +83,7 @@ class Cri:
             if not halts(first.first):
                 probed.why = "the call is written as text, which CRI does not judge"
             return first
-        conversation = Conversation.of(query.fields)
-        found = self.find(first.first.calls, query.fields, conversation)
+        found = self.find(first.first.calls, query.fields)
         if found is None:
             probed.why = "the calls follow from the conversation"
             return first
@@ -99,12 +99,13 @@ class Cri:
             probed.outcome = Outcome.BYPASSED
             probed.after = first.saying(ABSTENTION)
             return probed.after
-        return (yield from second(query, ask, Role.CRI, self.message(conversation), first, probed, report))
+        message = self.message(Conversation.of(query.fields))
+        return (yield from second(query, ask, Role.CRI, message, first, probed, report))
 
-    def find(self, calls: Iterable[Call], fields: Fields, conversation: Conversation) -> Finding | None:
+    def find(self, calls: Iterable[Call], fields: Fields) -> Finding | None:
         """The first thing that a detector objects to."""
-        offered = set(tool_names(fields))
-        evidence = Evidence(conversation)
+        offered = self.seat.history.tools
+        evidence = Evidence(fields)
         for call in calls:
             if call.name not in offered:
                 if "mc" in self.detectors:
@@ -137,31 +138,45 @@ class Cri:
 _OWN = "\n".join([HEADER, DOUBT, STATE, RULE])
 
 
-@dataclass(slots=True)
+@dataclass
 class Evidence:
     """Where a value may come from: the user, guidance, and what tools returned.
 
-    Never earlier arguments: one invented value would license itself.
+    Never earlier arguments: one invented value would license itself. For the same reason no result that
+    reports an error, since those repeat what they were called with.
     """
 
-    conversation: Conversation
-    _text: str = field(default="", init=False)
-    _decoded: str | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        told = [*self.conversation.requests, *self.conversation.guidance, *self.conversation.results]
-        self._text = "\n".join(told).casefold()
+    fields: Fields
 
     def holds(self, value: str) -> bool:
         """Whether a value stands in it, whatever its case."""
         wanted = value.casefold()
-        if wanted in self._text:
-            return True
-        if self._decoded is None:
-            # JSON may write a character in another way than the model does.
-            strings = (text for result in self.conversation.results for text in _strings(loaded(result)))
-            self._decoded = "\n".join(strings).casefold()
-        return wanted in self._decoded
+        return wanted in self._said or any(wanted in given.says and not given.failed for given in self._given)
+
+    @cached_property
+    def _said(self) -> str:
+        people = (m for m in messages_of(self.fields) if m.get("role") in ("user", "system", "developer"))
+        return "\n".join(text_of(message.get("content")) for message in people).casefold()
+
+    @cached_property
+    def _given(self) -> Sequence["_Given"]:
+        return [_Given(m) for m in messages_of(self.fields) if m.get("role") in ("tool", "function")]
+
+
+class _Given:
+    """A result; whether it reports an error is only looked at where that matters."""
+
+    def __init__(self, message: Fields) -> None:
+        self._message = message
+        self._text = text_of(message.get("content"))
+        # JSON may write a character in another way than the model does.
+        strings = _strings(loaded(self._text)) if "\\" in self._text else ()
+        self.says = "\n".join([self._text, *strings]).casefold()
+
+    @cached_property
+    def failed(self) -> bool:
+        """Whether it reports an error."""
+        return reports_error(self._message, self._text)
 
 
 def _strings(value: Any) -> Iterable[str]:
@@ -189,9 +204,7 @@ def unlicensed(call: Call, schema: Mapping[str, Any], evidence: Evidence) -> str
     for name in required:
         value = arguments.get(name) if isinstance(name, str) else None
         forms = _forms(value)
-        if not forms or any(map(evidence.holds, forms)):
-            continue
-        if value not in _allowed(schema, name):
+        if forms and not any(map(evidence.holds, forms)) and value not in _allowed(schema, name):
             return str(name)
     return None
 

@@ -157,8 +157,9 @@ async def _recall(runtime: Runtime, chosen: Pick, case_id: str | None, fields: F
     """What is remembered of the request's case; None where no probe may act."""
     if chosen.profile is None or not (chosen.profile.sri or chosen.profile.cri):
         return None
-    key = key_of(fields, case_id)
-    return Memo(key, History(fields), await runtime.memory.load(key))
+    history = History(fields)
+    key = key_of(history, case_id)
+    return Memo(key, history, await runtime.memory.load(key))
 
 
 async def _remember(runtime: Runtime, sitting: Sitting, upstream: Upstream) -> None:

@@ -156,7 +156,16 @@ def test_two_memories_of_a_case_are_joined_without_loss(one: Case, other: Case) 
 
 
 def test_a_case_is_known_by_its_clients_id_or_else_by_its_first_words() -> None:
-    fields, longer, other = ({"messages": TALK[:n]} for n in (2, 5, 1))
-    assert key_of(fields, None) == key_of(longer, None) == key_of(longer, "") != key_of(other, None)
-    assert key_of(fields, "run-1") == key_of(other, "run-1") != key_of(fields, "run-2")
-    assert len(key_of(fields, "x" * 100_000)) < 40
+    talk, longer, other = (history(TALK[:n]) for n in (2, 5, 1))
+    assert key_of(talk, None) == key_of(longer, None) == key_of(longer, "") != key_of(other, None)
+    assert key_of(talk, "run-1") == key_of(other, "run-1") != key_of(talk, "run-2")
+    assert len(key_of(talk, "x" * 100_000)) < 40
+
+
+@given(talking.messages, st.lists(st.integers(0, 12), max_size=4))
+def test_a_beginning_is_recognised_in_whatever_order_it_is_asked_for(
+    messages: list[Any], asked: list[int]
+) -> None:
+    points = [history(messages[:count]).point for count in asked]
+    longer = history([*messages, user("Go on.")])
+    assert all(longer.extends(point) == (point.messages > 0) for point in points)

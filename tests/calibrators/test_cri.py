@@ -66,7 +66,7 @@ def call(arguments: Any, name: str = "ship") -> Call:
 def found(messages: list[Any] | None = None, schema: Any = SCHEMA, **arguments: Any) -> str | None:
     """The parameter that UR names."""
     talk = {"messages": TALK if messages is None else messages}
-    return unlicensed(call({**GIVEN, **arguments}), schema, Evidence(Conversation.of(talk)))
+    return unlicensed(call({**GIVEN, **arguments}), schema, Evidence(talk))
 
 
 # UR ----------------------------------------------------------------------------------------------
@@ -120,14 +120,14 @@ def test_what_no_text_could_license_never_counts(value: Any) -> None:
 
 
 def test_a_missing_parameter_and_one_that_is_not_required_are_no_finding() -> None:
-    evidence = Evidence(Conversation.of({"messages": []}))
+    evidence = Evidence({"messages": []})
     assert unlicensed(call({}), SCHEMA, evidence) is None
     assert unlicensed(call({"note": "B-99"}), SCHEMA, evidence) is None
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "null", '"B-99"', "B-99", "[" * 5000])
 def test_arguments_that_are_no_object_are_no_finding(arguments: str) -> None:
-    assert unlicensed(call(arguments), SCHEMA, Evidence(Conversation.of({"messages": []}))) is None
+    assert unlicensed(call(arguments), SCHEMA, Evidence({"messages": []})) is None
 
 
 @pytest.mark.parametrize(("value", "text"), [(1000, "1,000"), (1000.0, "1000"), (2.5, "2.50"), (12.0, "12")])
@@ -166,7 +166,7 @@ def test_no_schema_and_no_arguments_raise(messages: list[Any], arguments: str, s
         {"required": ["id", "n"], "properties": {"id": schema}},
     ]
     for shape in shapes:
-        unlicensed(call(arguments), shape, Evidence(Conversation.of({"messages": messages})))
+        unlicensed(call(arguments), shape, Evidence({"messages": messages}))
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
