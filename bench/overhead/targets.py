@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -94,27 +94,26 @@ def _litellm(work: Path, port: int, upstream: int) -> list[str]:
     return [str(program), *where, "--num_workers", "1"]
 
 
-def _seam(work: Path, port: int, upstream: int) -> list[str]:
-    """A profile in force on every request, classification, decision log and metrics on."""
-    profiles = work / "profiles"
-    profiles.mkdir(exist_ok=True)
-    profile = {
-        "name": "overhead",
-        "entry": {"tokens": [7]},
-        "bias": {"value": -1.5, "apply": "processor"},
-    }
-    (profiles / "overhead.yaml").write_text(yaml.safe_dump(profile))
-    config = {
-        # Never probed: the canned upstream has neither tokenizer nor processor.
-        "upstreams": {"canned": {"url": f"http://127.0.0.1:{upstream}", "kind": "openai"}},
-        "models": {MODEL: {"profile": "overhead"}},
-        "profiles": {"folder": str(profiles)},
-        "decisions": {"path": str(work / "decisions.jsonl")},
-    }
-    (work / "seam.yaml").write_text(yaml.safe_dump(config))
-    program = Path(sys.executable).with_name("seam")
-    where = ["--config", str(work / "seam.yaml"), "--port", str(port), "--log-level", "warning"]
-    return [str(program), "serve", *where]
+def seam(summary: str, **calibration: Any) -> Target:
+    """Seam with a profile in force on every request, classification, decision log and metrics on."""
+
+    def command(work: Path, port: int, upstream: int) -> list[str]:
+        profiles = work / "profiles"
+        profiles.mkdir(exist_ok=True)
+        (profiles / "overhead.yaml").write_text(yaml.safe_dump({"name": "overhead", **calibration}))
+        config = {
+            # Never probed: the canned upstream has neither tokenizer nor processor.
+            "upstreams": {"canned": {"url": f"http://127.0.0.1:{upstream}", "kind": "openai"}},
+            "models": {MODEL: {"profile": "overhead"}},
+            "profiles": {"folder": str(profiles)},
+            "decisions": {"path": str(work / "decisions.jsonl")},
+        }
+        (work / "seam.yaml").write_text(yaml.safe_dump(config))
+        program = Path(sys.executable).with_name("seam")
+        where = ["--config", str(work / "seam.yaml"), "--port", str(port), "--log-level", "warning"]
+        return [str(program), "serve", *where]
+
+    return Target("seam", summary, command, {})
 
 
 PROXIES: Mapping[str, Target] = {
@@ -133,7 +132,11 @@ PROXIES: Mapping[str, Target] = {
                 "LITELLM_TELEMETRY": "False",
             },
         ),
-        Target("seam", "Seam with bias, classification, decision log and metrics", _seam, {}),
+        seam(
+            "Seam with bias, classification, decision log and metrics",
+            entry={"tokens": [7]},
+            bias={"value": -1.5, "apply": "processor"},
+        ),
     )
 }
 TARGETS = ("direct", *PROXIES)

@@ -17,7 +17,7 @@ import pytest
 
 from bench import environments
 from bench.errors import CheckFailed, InputError, ServerUnreachable
-from bench.overhead import figures
+from bench.overhead import figures, probes
 from bench.overhead.load import Block, Job, drive
 from bench.overhead.measure import Load, Measured, Settings, loads, measure_round
 from bench.overhead.processes import Server, Usage, await_ready, cpu_seconds, free_port, running, tree
@@ -409,3 +409,22 @@ def test_litellm_is_left_out_with_the_reason_when_its_environment_fails(tmp_path
     result = json.loads(done.stdout)
     assert result["skipped"] == {"litellm": ".venv-litellm: no index; repeat"}
     assert {one["target"] for one in result["loops"]} == {"direct"}
+
+
+# The probes' own cost
+
+
+def test_the_probes_cost_is_measured_where_they_find_nothing() -> None:
+    body = probes.conversation()
+    assert (len(body.fields["messages"]), len(body.fields["tools"])) == (probes.MESSAGES, probes.TOOLS)
+    costs = [probes.measured(look, body, 3) for look in probes.looks()]
+    assert len({cost.name for cost in costs}) == len(costs)
+    assert all(cost.total.median > 0 for cost in costs)
+
+
+def test_streams_that_a_probe_holds_all_come_whole() -> None:
+    held = probes.hold(streams=5, chunks=4, interval_ms=20)
+    assert (held.block.requests, held.block.failures) == (5, 0)
+    assert held.block.p50_ms > 2 * 4 * 20  # held, asked again, held again
+    assert 10 < held.memory_mib < 1000
+    assert probes.unmet([], held._replace(memory_mib=401)) == ["401 MiB"]
