@@ -11,6 +11,8 @@ from math import floor, log10
 from typing import Self
 
 WIDTH, HEIGHT = 460, 330
+_LETTER = 7.0
+"""Width of a label's letter, on the safe side."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 20, 42, 44
 
 Point = tuple[float, float]
@@ -123,7 +125,10 @@ class Chart:
             )
             near = len(placed) > 1 and placed[1][0] - placed[0][0] < 90
             side = ("end", "start")[number] if near else "middle"
-            self.text(min(at, WIDTH - 2 - 3.4 * len(label)), _TOP - 7, label, style, side)
+            # As much room as the label takes on either side of its anchor.
+            right = _LETTER * len(label) * {"end": 0, "middle": 0.5, "start": 1}[side]
+            left = _LETTER * len(label) - right
+            self.text(min(max(at, left), WIDTH - right), _TOP - 7, label, style, side)
 
     def diagonal(self) -> None:
         """The line of equal values."""
@@ -133,7 +138,7 @@ class Chart:
         """A text beside a point, kept inside the frame."""
         x = self.px(point[0]) + dx
         side = "start" if dx >= 0 else "end"
-        width = 6.6 * len(text)
+        width = _LETTER * len(text)
         if side == "start" and x + width > WIDTH - 2:
             side, x = "end", self.px(point[0]) - abs(dx)
         elif side == "end" and x - width < _LEFT:

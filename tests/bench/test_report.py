@@ -43,6 +43,10 @@ def test_marks_never_leave_the_frame(points: list[tuple[float, float]]) -> None:
         for attribute, most in (("cx", WIDTH), ("cy", HEIGHT), ("x1", WIDTH), ("y1", HEIGHT), ("x", WIDTH)):
             if attribute in element.attrib:
                 assert 0 <= float(element.attrib[attribute]) <= most
+    for label in (element for element in root.iter(SVG + "text") if "label" in element.attrib["class"]):
+        width, x = 6.6 * len(label.text or ""), float(label.attrib["x"])
+        left = x - width * {"start": 0, "middle": 0.5, "end": 1}[label.attrib["text-anchor"]]
+        assert 0 <= left <= left + width <= WIDTH
 
 
 def test_a_chart_is_described_for_readers_who_do_not_see_it() -> None:
