@@ -733,6 +733,40 @@ async def test_a_held_stream_whose_second_query_fails_goes_on_as_a_stream(tmp_pa
             assert (await proxy.records(number))[-1]["outcome"] == "ok"
 
 
+async def test_a_held_stream_in_gzip_is_plain_behind_a_heartbeat(tmp_path: Path, probe: str) -> None:
+    def packed(plain: Reply) -> Reply:
+        packer = zlib.compressobj(wbits=31)
+        cut = [
+            w if isinstance(w, Wait) else packer.compress(w) + packer.flush(zlib.Z_SYNC_FLUSH)
+            for w in paused(plain).writes or ()
+            if not isinstance(w, IfAskedUsage)
+        ]
+        return Reply(headers={"Content-Encoding": "gzip"}, writes=(*cut, packer.flush()))
+
+    for second, served in ((packed(replacing(probe, True)), "c2"), (Reply(500, body=b"x"), "c1")):
+        script = [packed(triggering(probe, True)), second]
+        async with Upstream(script) as upstream, seam(tmp_path, upstream.url, BEATING, PROFILES) as proxy:
+            offered = {"Accept-Encoding": "gzip"}
+            answer = await ask(proxy, probe, stream=True, stream_options=None, headers=offered)
+            assert answer.header("content-encoding") is None
+            assert ids_of(answer) == {served}
+            assert answer.data[-1] == "[DONE]"
+
+
+async def test_a_stream_in_an_encoding_that_is_not_ours_to_read_is_not_held(
+    tmp_path: Path, probe: str
+) -> None:
+    brotli = Reply(headers={"Content-Encoding": "br"}, writes=(b"\x0b\x02", ENDLESS))
+    async with (
+        Upstream([brotli]) as upstream,
+        seam(tmp_path, upstream.url, BEATING, PROFILES) as proxy,
+        proxy.open_chat(messages=ASKED, tools=TOOLS, stream=True, calibration=probe) as opened,
+    ):
+        head = await opened.head()
+        await opened.until(b"\x0b\x02")
+        assert head.header("x-calibration-applied") == "none; reason=the reply could not be read"
+
+
 async def test_no_heartbeat_comes_before_the_upstream_has_begun(tmp_path: Path, probe: str) -> None:
     """Until then its answer may have another status."""
     late = Reply(503, delay=0.15, body=b"overloaded")
