@@ -29,9 +29,17 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.overhead.command:overhead",
         "Measure the proxy's own cost on a canned upstream.",
     ),
+    "run": Subcommand(
+        "bench.run:run",
+        "Replay a benchmark through the proxy with its own runner and grader.",
+    ),
     "score": Subcommand(
         "bench.score:score",
         "Score existing result files, offline.",
+    ),
+    "setup": Subcommand(
+        "bench.setup:setup",
+        "Make or repair a benchmark's own environment.",
     ),
 }
 

@@ -26,17 +26,23 @@ def made(name: str, requirements: Sequence[str]) -> bool:
     return mark.is_file() and mark.read_text() == _content(requirements)
 
 
-def make(name: str, requirements: Sequence[str]) -> Path:
+def discard(name: str) -> None:
+    """Let the environment count as not made, so that `make` makes it anew."""
+    (place(name) / _MARK).unlink(missing_ok=True)
+
+
+def make(name: str, requirements: Sequence[str], python: str = sys.executable) -> Path:
     """Make the environment, unless it is `made`; the path of its `bin` folder.
 
-    Takes minutes the first time. Raises InputError with the last line of what pip said.
+    Takes minutes the first time. requirements: as pip takes them, options among them; python: what makes it.
+    Raises InputError with the last line of what pip said.
     """
     folder = place(name)
     if made(name, requirements):
         return folder / "bin"
     try:
-        (folder / _MARK).unlink(missing_ok=True)
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        discard(name)
+        _run([python, "-m", "venv", "--clear", str(folder)])
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         _run([*pip, "install", "--quiet", *requirements])
         (folder / _MARK).write_text(_content(requirements))

@@ -36,6 +36,22 @@ class Shared(NamedTuple):
         click.echo(json.dumps(document, indent=2, allow_nan=False) if self.json else text())
 
 
+class JsonObject(click.ParamType[dict[str, Any]]):
+    """An option's value that is a JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Parse it; a usage error where it is none."""
+        try:
+            document = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(f"{value!r} is no JSON ({error})", param, ctx)
+        if not isinstance(document, dict):
+            self.fail(f"{value!r} is no JSON object", param, ctx)
+        return document
+
+
 def shared_options(limit: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the shared options to a command, which gets them as one `shared` argument.
 

@@ -15,12 +15,12 @@ from bench.calibrate.figures import Decoding
 from bench.calibrate.flips import flips
 from bench.calibrate.generation import Calibration
 from bench.calibrate.margins import Measured
-from bench.calibrate.proxy import proxy
 from bench.calibrate.reliability import reliability
 from bench.decisions.example import Example
 from bench.errors import InputError
 from bench.progress import progress
 from bench.runs import RunFolder, read_records
+from bench.seam import proxy
 from bench.served import Served, connected
 from calibrators.bias import LIMIT, Apply
 from calibrators.entry import Scope

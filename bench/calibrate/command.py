@@ -18,7 +18,7 @@ from bench.decisions.log import labelled
 from bench.decisions.requests import read_requests
 from bench.decisions.split import grouped, sampled, split
 from bench.errors import InputError
-from bench.options import Shared, shared_options
+from bench.options import JsonObject, Shared, shared_options
 from bench.report.calibration import write_report
 from bench.report.words import estimate_text, rate_name
 from bench.runs import DataFile, Plan, RunFolder
@@ -49,19 +49,6 @@ class _Objective(click.ParamType[Objective]):
             return value if isinstance(value, Objective) else Objective.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-class _JsonObject(click.ParamType[Json]):
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Json:
-        try:
-            document = json.loads(value) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(f"{value!r} is no JSON ({error})", param, ctx)
-        if not isinstance(document, dict):
-            self.fail(f"{value!r} is no JSON object", param, ctx)
-        return document
 
 
 @click.command(
@@ -96,7 +83,7 @@ class _JsonObject(click.ParamType[Json]):
 @click.option("--apply", type=click.Choice(["auto", "processor", "resample", "logit_bias"]), default="auto",
               show_default=True, help="How it is applied.")  # fmt: skip
 @click.option("--name", default="calibrated", show_default=True, help="The profile's name.")
-@click.option("--fields", type=_JsonObject(), default="{}", metavar="JSON",
+@click.option("--fields", type=JsonObject(), default="{}", metavar="JSON",
               help="Added to every request, say a switch of the chat template.")  # fmt: skip
 @click.option("--generate/--no-generate", default=True, show_default=True,
               help="Whole replies on the test split too, without bias and with it.")  # fmt: skip

@@ -1,7 +1,7 @@
 """The classes of replies that the proxy logged while a benchmark ran through it.
 
-A harness that sends BFCL's entry id as `X-Case-Id`, alone or before anything that is no word character, can be
-scored where its result files lost the text. `bench run bfcl` sends ENTRY/ARM/ATTEMPT.
+A harness that sends BFCL's entry id as `X-Case-Id`, alone or before anything that is no word character, can
+be scored where its result files lost the text. `bench run bfcl` sends ENTRY/ARM/ATTEMPT.
 """
 
 import re

@@ -11,9 +11,9 @@ import pytest
 
 from bench.calibrate.asking import TRIES, asking
 from bench.calibrate.pace import Pace
-from bench.calibrate.proxy import proxy
 from bench.cli import main
 from bench.errors import ServerUnreachable
+from bench.seam import proxy
 from proxy.profiles import read_profiles
 from tests.bench.deciding import Deciding, rows, running
 

@@ -1,4 +1,4 @@
-"""The proxy in front of the served model while whole replies are made: our own, or one that runs already."""
+"""A proxy of the bench's own, in front of the server that a run goes to."""
 
 import sys
 from collections.abc import Iterator, Mapping

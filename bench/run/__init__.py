@@ -1,0 +1,19 @@
+"""`bench run`: benchmarks replayed through the proxy, generated and graded by their own code."""
+
+from collections.abc import Mapping
+
+import click
+
+from bench.group import LazyGroup, Subcommand
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "bfcl": Subcommand(
+        "bench.run.bfcl.command:command",
+        "BFCL's multi-turn and single-turn categories: recall, accuracy, masking, loops.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, subcommands=SUBCOMMANDS)
+def run() -> None:
+    """Replay a benchmark through the proxy: its own code runs the cases and grades them."""

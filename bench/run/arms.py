@@ -1,0 +1,181 @@
+"""The arms of a run: what is served under which calibration, each through a proxy of its own server."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench.errors import InputError
+from bench.seam import proxy
+from bench.served import connected, facts_of, names_of
+from proxy.errors import ConfigError
+from proxy.profiles import read_profile
+
+Json = dict[str, Any]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_PARTS: Final = ("model", "profile")
+
+
+class Asked(NamedTuple):
+    """An arm as it was asked for."""
+
+    name: str
+    """Letters, digits and hyphens: benchmarks make folders and Python names of it."""
+    url: str
+    """The server, or with `--proxy` the proxy."""
+    model: str | None
+    """None: the only one that is served."""
+    profile: str | None
+    """A profile's file, with `--proxy` its name there; None: no calibration."""
+
+
+class Arm(NamedTuple):
+    """An arm that can run."""
+
+    name: str
+    url: str
+    """The server, or with `--proxy` the proxy."""
+    model: str
+    profile: str | None
+    """Its name; None: no calibration."""
+    file: Path | None
+    """The profile's file, where our own proxy needs it."""
+    server: Json
+    """kind, version, and context: tokens of a prompt and its reply together; null where it is hidden."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What picks the calibration. Without one nothing is picked, and the reply is only observed."""
+        return {"X-Calibration": self.profile} if self.profile else {}
+
+    def described(self) -> Json:
+        """The arm as `run.json` has it."""
+        digest = hashlib.sha256(self.file.read_bytes()).hexdigest() if self.file else None
+        told = {"name": self.name, "url": self.url, "model": self.model}
+        return {**told, "profile": self.profile, "profile_sha256": digest, **self.server}
+
+
+def asked(
+    arms: Sequence[str], url: str, model: str | None, profile: str | None, default_name: str | None = None
+) -> list[Asked]:
+    """The arms of `--arm NAME=[URL][,model=M][,profile=P]`; without any the one of the other options.
+
+    What an arm leaves out is url and model as given; its profile is never inherited.
+    """
+    if not arms:
+        name = default_name or re.sub(r"[^A-Za-z0-9-]", "-", Path(profile).stem if profile else "off")
+        return [Asked(name, url, model, profile)]
+    if profile:
+        raise InputError("belongs to no arm", where="--profile", mend="write --arm NAME=profile=..")
+    found = [_asked(text, url, model) for text in arms]
+    names = [arm.name for arm in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InputError(f"the name {min(twice)!r} stands twice", where="--arm", mend="name each once")
+    return found
+
+
+def _asked(text: str, url: str, model: str | None) -> Asked:
+    name, equals, rest = text.partition("=")
+    wanted = "write NAME=URL,model=..,profile=.. with a name of letters, digits and hyphens"
+    if not equals or not _NAME.fullmatch(name):
+        raise InputError(f"{text!r} is no arm", where="--arm", mend=wanted)
+    parts: dict[str, str | None] = {"model": model, "profile": None, "url": url}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if part.startswith(("http://", "https://")):
+            parts["url"] = part
+        elif equals and value and key in _PARTS:
+            parts[key] = value
+        else:
+            raise InputError(f"{part!r} in {text!r} is no part of an arm", where="--arm", mend=wanted)
+    assert parts["url"] is not None
+    return Asked(name, parts["url"], parts["model"], parts["profile"])
+
+
+async def known(asked: Sequence[Asked], api_key_env: str | None, *, running_proxy: bool) -> list[Arm]:
+    """The arms with what their servers say.
+
+    Raises:
+        ServerUnreachable: a server does not answer.
+        InputError: it has no such model, or several and none is named; a profile can't be read.
+    """
+    return [await _known(arm, api_key_env, running_proxy=running_proxy) for arm in asked]
+
+
+async def _known(arm: Asked, api_key_env: str | None, *, running_proxy: bool) -> Arm:
+    upstream = connected(arm.url, api_key_env)
+    try:
+        facts = await facts_of(upstream)
+        names = names_of(facts, arm.model)
+        if len(names) > 1:
+            raise InputError(
+                "the server has several models", where=arm.url, mend=f"name one: {', '.join(names)}"
+            )
+        _, listed = await upstream.get_json("GET", "/v1/models")
+    finally:
+        await upstream.aclose()
+    server = {"kind": facts.kind, "version": facts.version, "context": _context(listed, names[0])}
+    if arm.profile is None or running_proxy:
+        return Arm(arm.name, arm.url, names[0], arm.profile, None, server)
+    try:
+        profile = read_profile(Path(arm.profile))
+    except ConfigError as error:
+        raise InputError(str(error), mend="give a profile's YAML file") from None
+    return Arm(arm.name, arm.url, names[0], profile.name, Path(arm.profile), server)
+
+
+def _context(listed: Any, model: str) -> int | None:
+    entries = listed.get("data", ()) if isinstance(listed, Mapping) else ()
+    found = (each.get("max_model_len") for each in entries if each.get("id") == model)
+    length = next(found, None)
+    return length if isinstance(length, int) else None
+
+
+@contextmanager
+def proxies(
+    arms: Sequence[Arm], folder: Path, api_key_env: str | None, running_proxy: str | None
+) -> Iterator[Mapping[str, str]]:
+    """By arm the base URL that its benchmark talks to; our own proxies end with the block.
+
+    folder: has one folder a server, `proxy-1` and on, for its configuration, profiles and decision log.
+    Raises ServerUnreachable where a proxy does not start.
+    """
+    if running_proxy is not None:
+        yield {arm.name: _v1(running_proxy) for arm in arms}
+        return
+    with ExitStack() as stack:
+        urls = {}
+        for number, server in enumerate(dict.fromkeys(arm.url for arm in arms), 1):
+            place = folder / f"proxy-{number}"
+            _copy_profiles([arm for arm in arms if arm.url == server], place / "profiles")
+            # Texts are how the classes can be checked; the run folder is as private as its result files.
+            decisions = {"text": True, "max_bytes": 2**40}
+            urls[server] = stack.enter_context(
+                proxy(place, place / "profiles", server, api_key_env, kind="auto", decisions=decisions)
+            )
+        yield {arm.name: _v1(urls[arm.url]) for arm in arms}
+
+
+def decision_logs(folder: Path) -> list[Path]:
+    """The decision logs of our own proxies."""
+    return sorted(folder.glob("proxy-*/decisions.jsonl"))
+
+
+def _copy_profiles(arms: Sequence[Arm], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    known: dict[str, bytes] = {}
+    for arm in arms:
+        if arm.file is not None and arm.profile is not None:
+            content = arm.file.read_bytes()
+            if known.setdefault(arm.profile, content) != content:
+                raise InputError(
+                    f"two profiles of the name {arm.profile!r}", where=str(arm.file), mend="rename one"
+                )
+            (folder / f"{arm.profile}.yaml").write_bytes(content)
+
+
+def _v1(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1") + "/v1"

@@ -1,0 +1,1 @@
+"""BFCL through the proxy."""

@@ -1,0 +1,100 @@
+"""A run's figures: the multi-turn categories as `bench score bfcl` has them, the single-turn ones beside."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.report.words import estimate_text
+from bench.run.bfcl.cases import MULTI_TURN
+from bench.run.bfcl.results import errored, result_files
+from bench.score import bfcl as bfcl_files
+from bench.score.bfcl_figures import model_figures
+from bench.score.decision_log import last_attempts
+from bench.score.figures import missing, share
+from bench.score.lines import rows
+from calibrators.actions import Cues
+
+Json = dict[str, Any]
+
+
+def figures(
+    root: Path,
+    arms: Iterable[str],
+    planned: Mapping[str, Sequence[str]],
+    logs: Sequence[Path],
+    cues: Cues,
+    seed: int,
+) -> tuple[Json, list[Json]]:
+    """`{cues, models, single_turn}` and a record of each case.
+
+    root: BFCL_PROJECT_ROOT; logs: decision logs, for the classes of replies whose text the results lost.
+    """
+    counts = {category: len(ids) for category, ids in planned.items()}
+    models, single, records = [], [], []
+    for arm in arms:
+        if any(category in MULTI_TURN for category in planned):
+            found = bfcl_files.read(_folder(root, arm), cues, logged=last_attempts(logs, arm))
+            for model in found:
+                told, cases = model_figures(model, seed, None, counts)
+                models.append(told)
+                records += cases
+        for category in planned:
+            if category not in MULTI_TURN:
+                told, cases = _single(root, arm, category, counts[category], seed)
+                single.append(told)
+                records += cases
+    return {"cues": str(cues), "models": models, "single_turn": single}, records
+
+
+def _folder(root: Path, arm: str) -> list[Path]:
+    return [root / "result" / arm]
+
+
+def _single(root: Path, arm: str, category: str, planned: int, seed: int) -> tuple[Json, list[Json]]:
+    """A single-turn category: BFCL's accuracy, and how many cases were answered by a call."""
+    name = f"BFCL_v4_{category}"
+    file = next(path for path in result_files(root, arm) if path.name == f"{name}_result.json")
+    graded = root / "score" / arm / file.parent.name / f"{name}_score.json"
+    cases, _ = rows(file, mend="give another --out")
+    score = bfcl_files.read_score(graded)
+    live = [row for row in cases if not errored(row)]
+    # With our handler a call is a list that is not empty; a text is a string, or lost as [].
+    called = {row["id"]: isinstance(row["result"], list) and bool(row["result"]) for row in live}
+    outcomes = [row["id"] not in score.failed for row in cases]
+    told: Json = {
+        "model": arm,
+        "category": category,
+        "planned": planned,
+        "run": len(cases),
+        "errored": len(cases) - len(live),
+        "errors": dict(Counter(row["result"] for row in cases if errored(row))),
+        **share("acc", outcomes, range(len(outcomes)), seed),
+        **(share("called", list(called.values()), range(len(called)), seed) if live else _none_live()),
+        "score_file": str(graded),
+    }
+    return told, [
+        {
+            "model": arm,
+            "category": category,
+            "id": row["id"],
+            "called": called.get(row["id"]),
+            "passed": row["id"] not in score.failed,
+        }
+        for row in cases
+    ]
+
+
+def _none_live() -> Json:
+    return missing("called", "every case ended in an error")
+
+
+def single_turn_text(single: Sequence[Json]) -> str:
+    """The single-turn categories as a table."""
+    lines = [f"{'single turn':40} {'counts':>12}  {'Acc':>24}  {'called':>24}"]
+    for each in single:
+        counts = f"{each['run']}/{each['planned']} {each['errored']}"
+        called = estimate_text(each["called"]) if each["called"] else "–"
+        label, acc = f"{each['model']} {each['category']}", estimate_text(each["acc"])
+        lines.append(f"{label:40} {counts:>12}  {acc:>24}  {called:>24}")
+    return "\n".join([*lines, "counts: run/planned, errored (failures in Acc, as BFCL has it)"])
