@@ -17,7 +17,7 @@ from bench.decisions.example import Example
 from bench.decisions.log import labelled
 from bench.decisions.requests import read_requests
 from bench.decisions.split import grouped, sampled, split
-from bench.errors import InputError
+from bench.errors import CheckFailed, InputError
 from bench.options import JsonObject, Shared, shared_options
 from bench.report.calibration import write_report
 from bench.report.words import estimate_text, rate_name
@@ -92,7 +92,8 @@ class _Objective(click.ParamType[Objective]):
 @click.option("--arm", "arms", multiple=True, metavar="NAME=JSON",
               help="One more calibration to generate with: members beside the bias.")  # fmt: skip
 @click.option("--rerun", is_flag=True,
-              help="Check the curve: ask the test split again at five values of b.")  # fmt: skip
+              help="Check the curve: ask the test split again at five values of b; exits 1 where "
+                   "it fails.")  # fmt: skip
 @click.option("--proxy", "proxy_url", metavar="URL",
               help="A running proxy to generate through.  [default: one of its own]")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1), default=64, show_default=True, metavar="N",
@@ -137,6 +138,9 @@ def command(
         write_report(run, result)
         run.finish(result)
     shared.show(result, lambda: summary(result, run.path))
+    off = [f"b = {point['bias']:g}" for point in result.get("rerun") or () if not point["agrees"]]
+    if off:
+        raise CheckFailed(f"the curve does not hold at {', '.join(off)}", mend="see the report")
 
 
 def _arms(texts: Sequence[str]) -> dict[str, Json]:

@@ -237,6 +237,17 @@ def _shifted(question: str, nats: float) -> str:
     )
 
 
+def test_a_bias_that_does_not_act_as_the_curve_says_exits_1(
+    decisions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(Deciding(deaf=True)) as url:
+        common = ("--upstream", url, "--requests", decisions, "--out", tmp_path / "run")
+        assert run(*common, "--no-generate", "--rerun") == 1
+    printed = capsys.readouterr()
+    assert "curve against the server: 0 of 5 biases agree" in printed.out
+    assert "the curve does not hold at b = " in printed.err
+
+
 def test_a_proxy_that_runs_already_needs_no_profile_of_ours(
     served: Served, decisions: Path, tmp_path: Path
 ) -> None:
