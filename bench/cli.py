@@ -17,10 +17,6 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.calibrate.command:command",
         "Choose a bias on labelled decisions; write a profile and a report.",
     ),
-    "curve": Subcommand(
-        "bench.curve:curve",
-        "Compare the entry probability over the bias with its formula.",
-    ),
     "entry": Subcommand(
         "bench.entry:entry",
         "Find and verify a model's tool-entry tokens from the server alone.",

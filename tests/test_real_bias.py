@@ -1,6 +1,7 @@
 """The three ways of applying a bias, and the readings, on a real vLLM server.
 
-Samples are small here, so the agreement with the formula is loose; `bench curve` measures it with more.
+Samples are small here, so the agreement with the formula is loose; `bench calibrate --rerun` measures it with
+more.
 """
 
 import asyncio
