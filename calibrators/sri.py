@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calibrators.actions import Action, Cues, text_labels
+from calibrators.actions import Cues, asks
 from calibrators.conversation import Conversation
 from calibrators.flow import Ask, Flow, Outcome, Probed, Query, Report, Role
 from calibrators.probes import NO_ROLE, Message, Seat, halts, not_looked_at, pair_id, second, unfinished
@@ -105,7 +105,7 @@ class Sri:
         gated = self.variant == "gate" or (
             self.variant == "gate_miss_param" and "miss_param" in self.seat.marks
         )
-        if gated and Action.ASK in text_labels(first.first.content, self.cues):
+        if gated and asks(first.first.content, self.cues):
             return "the reply asks"
         return None
 

@@ -12,7 +12,7 @@ from calibrators.actions.wire import is_call_text
 from calibrators.actions.wrapped import unwrapped
 from calibrators.reply import Choice, Reply
 
-__all__ = ["Action", "Cues", "is_call_text", "reply_action", "text_action", "text_labels"]
+__all__ = ["Action", "Cues", "asks", "is_call_text", "reply_action", "text_action", "text_labels"]
 
 
 def reply_action(reply: Reply, choice: Choice, cues: Cues = Cues.SEAM) -> Action | None:
@@ -56,3 +56,11 @@ def text_labels(text: str, cues: Cues = Cues.SEAM) -> frozenset[Action]:
         call = {Action.TOOL_CALL} if is_call_text(text) else set()
         return published.labels(text) | call
     return frozenset({Action.TOOL_CALL}) if is_call_text(text) else seam.labels(unwrapped(text))
+
+
+def asks(text: str, cues: Cues = Cues.SEAM) -> bool:
+    """Whether a text asks the user something, as SRI's gate means it.
+
+    `published`: any question mark or ask cue, which is not the ASK of either published classifier.
+    """
+    return published.asks(text) if cues is Cues.PUBLISHED else Action.ASK in text_labels(text)

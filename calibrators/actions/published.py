@@ -34,9 +34,14 @@ def action(text: str) -> Action:
     folded, lists = _folded(text), _lists()
     if lists.refuse.search(folded):
         return Action.REFUSE
-    if "?" in folded or lists.ask.search(folded):
+    if asks(text):
         return Action.ASK
     return Action.CONFIRM if lists.confirm.search(folded) else Action.OTHER
+
+
+def asks(text: str) -> bool:
+    """The rule of the cascade's ASK, and of SRI's gate: any question mark or ask cue."""
+    return "?" in text or _lists().ask.search(_folded(text)) is not None
 
 
 def labels(text: str) -> frozenset[Action]:
