@@ -11,7 +11,7 @@ from math import floor, log10
 from typing import Self
 
 WIDTH, HEIGHT = 460, 330
-_LETTER = 7.0
+_LETTER = 8.0
 """Width of a label's letter, on the safe side."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 20, 42, 44
 
@@ -170,7 +170,9 @@ class Chart:
 
     def svg(self, style: str = "") -> str:
         """The chart; `style` is CSS for a file of its own, none inside a page that has it."""
-        css = f"<style>{style}</style>" if style else ""
+        # A file of its own lies on paper, since it may be shown on a dark page.
+        paper = f'<style>{style}</style><rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>'
+        css = paper if style else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
             f'role="img" aria-labelledby="{self.name}-title {self.name}-about">'

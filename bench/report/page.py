@@ -96,7 +96,7 @@ def write(folder: Path, name: str, html: str, charts: Sequence[Chart]) -> Path:
         for chart in charts:
             svg = chart.svg(chart_style())
             (folder / "charts" / f"{chart.name}.svg").write_text(svg, "utf-8")
-            image = resvg_py.svg_to_bytes(svg_string=svg, zoom=_ZOOM, background="#ffffff")
+            image = resvg_py.svg_to_bytes(svg_string=svg, zoom=_ZOOM)
             (folder / "charts" / f"{chart.name}.png").write_bytes(bytes(image))
     except OSError as error:
         raise InputError(str(error.strerror), where=str(target), mend="make room there") from None
