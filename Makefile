@@ -41,6 +41,11 @@ tests/clients/node_modules/.made: tests/clients/package-lock.json
 
 clients: .venv-clients/.made tests/clients/node_modules/.made
 
+# BFCL's own code, pinned, in an environment of its own (600 MB).
+.venv-bfcl/.made: bench/data/bfcl_requirements.txt | .venv/.made
+	@.venv/bin/bench setup bfcl
+	@touch $@
+
 lint: .venv/.made
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -49,12 +54,12 @@ types: .venv/.made
 	@.venv/bin/mypy
 
 quick: .venv/.made
-	@$(PY) -m pytest -q -m 'not server and not clients'
+	@$(PY) -m pytest -q -m 'not server and not clients and not benchmarks'
 
 check: lint types quick
 
 # Everything, the real vLLM server and real clients included; what it starts it stops.
-test: .venv/.made .venv-vllm/.made clients
+test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients
 	@$(PY) -m pytest -q $(ARGS)
 
 # Side by side, since pip uses one core.

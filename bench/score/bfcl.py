@@ -285,7 +285,7 @@ def _completed(
     """
     emissions = [emission for turn in turns for emission in turn]
     same = len(logged) == len(emissions) and all(
-        emission.lost or (emission.actions == {Action.TOOL_CALL}) == (reply.by(cues) is Action.TOOL_CALL)
+        _unread(emission) or (emission.actions == {Action.TOOL_CALL}) == (reply.by(cues) is Action.TOOL_CALL)
         for emission, reply in zip(emissions, logged, strict=True)
     )
     if not same:
@@ -297,11 +297,20 @@ def _completed(
 
 
 def _logged(emission: Emission, reply: LoggedReply, category: Category, cues: Cues) -> Emission:
-    if not emission.lost:
+    if not _unread(emission) or not (emission.lost or reply.by(cues)):
         return emission
     category.recovered += 1
     actions, published = (frozenset({each} if each else ()) for each in (reply.by(cues), reply.published))
     return Emission(actions, published, text=bool(actions - {Action.TOOL_CALL}), offered=emission.offered)
+
+
+def _unread(emission: Emission) -> bool:
+    """Whether the file shows neither call nor text.
+
+    Where other replies have their text this looks like an empty reply; but a server that loses texts does so
+    beside a proxy whose own words arrive.
+    """
+    return emission.lost or not emission.actions
 
 
 def _class(text: str, cues: Cues) -> frozenset[Action]:

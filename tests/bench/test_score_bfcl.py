@@ -380,6 +380,15 @@ def test_a_log_with_the_published_classes_gives_the_published_reading_of_lost_re
     assert only(bench.document(*scored, "--cues", "published"))["gar"]["hits"] == 0
 
 
+def test_the_log_knows_a_lost_reply_beside_texts_that_arrived(bench: Bench, tmp_path: Path) -> None:
+    # A probe's own words come as text from a server that loses the model's.
+    folder = write(tmp_path / "m", {v4("miss_param"): [row("miss_param", 3, [[[]], [DONE]])]})
+    write(tmp_path, {"log.jsonl": decisions("ask", "other")})
+    figures = only(bench.document("score", "bfcl", folder, "--decisions", tmp_path / "log.jsonl"))
+    assert figures["emissions"]["multi_turn_miss_param_3"] == [["ask"], ["other"]]
+    assert (figures["gar"]["hits"], figures["texts_recovered"]) == (1, 1)
+
+
 def test_of_a_case_that_was_begun_anew_the_last_attempt_counts(tmp_path: Path) -> None:
     case = "multi_turn_miss_param_3"
     log = [
