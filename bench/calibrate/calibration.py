@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.calibrate import figures, generation, margins, profile, rerun
+from bench.calibrate import contextual, figures, generation, margins, profile, rerun
 from bench.calibrate.asking import Asking, asking
 from bench.calibrate.choosing import Choice, Objective, check, choose, power, warnings
 from bench.calibrate.figures import Decoding
@@ -23,12 +23,15 @@ from bench.runs import RunFolder, read_records
 from bench.seam import proxy
 from bench.served import Served, connected
 from calibrators.bias import LIMIT, Apply
+from calibrators.contextual import Contextual
 from calibrators.entry import Scope
 from calibrators.openers import Hint
 from proxy.upstream import Upstream, base_url
 
 Json = dict[str, Any]
 SPLITS = ("validation", "test")
+CONTEXTUAL = "-contextual"
+"""What the second profile's name ends in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +124,16 @@ class Calibrating:
         result["warnings"] = warnings(validation, self.seed)
         result["power"] = power(validation, test, choice.bias, wanted.decoding)
         result |= self._first_token(validation, test, choice.bias)
-        result["profile"] = str(profile.write(self.run.path / "profile", self._profile(result)))
+        result["contextual"], offered = contextual.compared(
+            validation, test, choice.bias, wanted.objective, wanted.decoding, self.seed, most
+        )
+        folder = self.run.path / "profile"
+        result["profile"] = str(profile.write(folder, self._profile(result, wanted.name, choice.bias)))
+        if offered is not None:
+            own = self._profile(result, f"{wanted.name}{CONTEXTUAL}", offered)
+            result["contextual"]["profile"] = str(profile.write(folder, own))
         if wanted.generate or wanted.rerun:
-            result |= self._through_proxy(test, choice.bias, most)
+            result |= self._through_proxy(test, choice.bias, most, offered is not None)
         replies = self.run.path / "replies.jsonl"
         said = {r["key"]: r for r in read_records(replies)} if replies.exists() else {}
         result["flips"] = flips(test, choice.bias, said)
@@ -235,7 +245,7 @@ class Calibrating:
         found["test"]["histogram"] = figures.histogram(test, decoding)
         return {**found, "reliability": reliability(validation, test, seed)}
 
-    def _profile(self, result: Mapping[str, Any]) -> Json:
+    def _profile(self, result: Mapping[str, Any], name: str, bias: float | Contextual) -> Json:
         wanted, plan = self.wanted, self.run.manifest.plan
         names = ("over_calling", "call_recall", "decision_accuracy")
         files = {name: file.sha256 for name, file in plan.data.items()}
@@ -249,15 +259,14 @@ class Calibrating:
             "split": result["counts"],
             "exploratory": result["exploratory"],
         }
-        for split in SPLITS:
+        for split, arms in self._told(result, isinstance(bias, Contextual)).items():
             provenance[split] = {
-                arm: {name: profile.shown(result[split][arm][name]) for name in names}
-                for arm in ("off", "chosen")
+                arm: {figure: profile.shown(own[figure]) for figure in names} for arm, own in arms.items()
             }
         return profile.profile(
-            wanted.name,
+            name,
             self.served.model,
-            result["choice"]["bias"],
+            bias,
             wanted.apply,
             wanted.scope,
             wanted.hint,
@@ -265,27 +274,35 @@ class Calibrating:
             provenance,
         )
 
-    def _through_proxy(self, test: Measured, b: float, most: float) -> Json:
+    def _told(self, result: Mapping[str, Any], contextual: bool) -> Json:
+        """The figures that a profile's provenance keeps, by split and arm."""
+        arms = {split: {arm: result[split][arm] for arm in ("off", "chosen")} for split in SPLITS}
+        if contextual:
+            on_test = result["contextual"]["test"]
+            arms = {"test": {**arms["test"], "chosen": on_test["contextual"], "scalar": on_test["scalar"]}}
+        return arms
+
+    def _through_proxy(self, test: Measured, b: float, most: float, offered: bool) -> Json:
         """What takes a proxy: whole replies, and the curve's points asked for again."""
         asked = test.where([bool(example.request) for example in test.examples])
         if not asked.examples:
             return {"generation": None, "generation_reason": "the decisions came from a log without requests"}
         if self.wanted.proxy_url is not None:
-            return self._through(self.wanted.proxy_url, asked, b, most)
+            return self._through(self.wanted.proxy_url, asked, b, most, offered=False)
         folder = self.run.path
         with proxy(folder / "proxy", folder / "profile", self.wanted.url, self.wanted.api_key_env) as url:
-            return self._through(url, asked, b, most)
+            return self._through(url, asked, b, most, offered)
 
-    def _through(self, url: str, asked: Measured, b: float, most: float) -> Json:
+    def _through(self, url: str, asked: Measured, b: float, most: float, offered: bool) -> Json:
         result: Json = {}
         if self.wanted.generate:
-            result["generation"] = self._generation(url, asked.examples, b)
+            result["generation"] = self._generation(url, asked.examples, b, offered)
         if self.wanted.rerun:
             result["rerun"] = self._rerun(url, asked, most)
         return result
 
-    def _generation(self, url: str, examples: Sequence[Example], b: float) -> Json:
-        arms, replies = self._arms(b), self.run.records("replies")
+    def _generation(self, url: str, examples: Sequence[Example], b: float, offered: bool) -> Json:
+        arms, replies = self._arms(b, offered), self.run.records("replies")
         sampling = {**generation.GREEDY, "max_tokens": self.wanted.max_tokens, **self.wanted.fields}
 
         async def ask(server: Asking, _: Upstream) -> None:
@@ -295,8 +312,8 @@ class Calibrating:
             self._asking(url, ask)
         return {**generation.figures(examples, replies, list(arms), self.seed), "sampling": sampling}
 
-    def _arms(self, b: float) -> dict[str, Calibration]:
-        """The calibrations to generate with; our own proxy has the profile, another may not."""
+    def _arms(self, b: float, offered: bool) -> dict[str, Calibration]:
+        """The calibrations to generate with; our own proxy has the profiles, another may not."""
         wanted = self.wanted
         base: Json = {"profile": wanted.name}
         if wanted.proxy_url is not None:
@@ -305,6 +322,8 @@ class Calibrating:
         arms: dict[str, Calibration] = {generation.OFF: "off", generation.AGAIN: "off"}
         if b:
             arms[name] = {**base, "explain": True}
+        if offered:
+            arms["b(x)"] = {"profile": f"{wanted.name}{CONTEXTUAL}", "explain": True}
         return arms | {
             f"{name}, {arm}": {**base, **more, "explain": True} for arm, more in wanted.arms.items()
         }

@@ -6,17 +6,22 @@ coefficients of other conversations than those they are judged on.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.calibrate import figures
 from bench.calibrate.choosing import Choice, Objective, choose, least_scores
 from bench.calibrate.figures import Decoding
 from bench.calibrate.margins import Bools, Floats, Measured
+from bench.errors import CheckFailed
+from bench.intervals import auc
 from calibrators.contextual import Contextual, Features, features_of
+
+Json = dict[str, Any]
 
 FOLDS = 5
 PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -24,7 +29,7 @@ PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class Gain(NamedTuple):
-    """How much less the best contextual choice scores than the best scalar one, on validation.
+    """How much less the best contextual choice scores than the best scalar one, on the same examples.
 
     Attributes:
         difference: contextual minus scalar, of the objective's score: below 0 is better.
@@ -58,6 +63,53 @@ class Fitted:
     gain: Gain
 
 
+def compared(
+    validation: Measured,
+    test: Measured,
+    scalar: float,
+    objective: Objective,
+    decoding: Decoding,
+    seed: int,
+    most: float,
+) -> tuple[Json, Contextual | None]:
+    """Both biases, fitted on validation and shown on test; and the contextual one where it is offered.
+
+    scalar: the b that was chosen. most: the highest that can be applied.
+    """
+    try:
+        fitted = fit(validation, objective, decoding, seed, most)
+    except CheckFailed as error:
+        fitted = str(error)
+    if isinstance(fitted, str):
+        return {"fitted": None, "reason": fitted, "offered": False}, None
+    before = moved_by(test, np.full(len(test.examples), scalar))
+    after = moved_by(test, biases_of(test, fitted.bias))
+    gains = {"validation": fitted.gain, "test": gain(test, after, objective, decoding, seed, most)}
+    told = {
+        "fitted": {**asdict(fitted.bias), "penalty": fitted.penalty},
+        "offered": fitted.gain.beats,
+        "gain": {split: own._asdict() for split, own in gains.items()},
+        "test": _on_test(before, after, decoding, seed),
+    }
+    return told, fitted.bias if fitted.gain.beats else None
+
+
+def _on_test(before: Measured, after: Measured, decoding: Decoding, seed: int) -> Json:
+    """The figures of both, and what the second changes against the first."""
+    claims = {}
+    for name, mask in (("over_calling", ~before.due), ("call_recall", before.due)):
+        own, other = (measured.where(mask).entries(0, decoding) for measured in (before, after))
+        claims[name] = figures.paired(own, other, before.where(mask).groups, seed)
+    arms = {"scalar": before, "contextual": after}
+    return {
+        **{name: figures.at_bias(arm, 0.0, decoding, seed) for name, arm in arms.items()},
+        "auc": {
+            name: auc(arm.margin, arm.due, arm.groups, seed=seed)._asdict() for name, arm in arms.items()
+        },
+        "changes": figures.adjusted(claims),
+    }
+
+
 def fit(
     validation: Measured, objective: Objective, decoding: Decoding, seed: int, most: float
 ) -> Fitted | str:
@@ -83,7 +135,7 @@ def fit(
         low=round(float(raw.min()), 2),
         high=round(min(float(raw.max()), most), 2),
     )
-    return Fitted(bias, penalty, choice, _gain(validation, moved, objective, decoding, seed, most))
+    return Fitted(bias, penalty, choice, gain(validation, moved, objective, decoding, seed, most))
 
 
 def moved_by(measured: Measured, shift: Floats) -> Measured:
@@ -178,10 +230,10 @@ def _log_loss(table: Table, shift: Floats) -> float:
     return float(np.logaddexp(0, -signed).mean())
 
 
-def _gain(
+def gain(
     scalar: Measured, moved: Measured, objective: Objective, decoding: Decoding, seed: int, most: float
 ) -> Gain:
-    """Best against best, on all of validation and over resampled conversations, the same for both."""
+    """Best against best, on all examples and over resampled conversations, the same for both."""
     own, drawn = least_scores(scalar, objective, decoding, seed, most)
     other, other_drawn = least_scores(moved, objective, decoding, seed)
     if drawn is None or other_drawn is None:

@@ -56,22 +56,25 @@ async def generate(
 
     tasks = [(arm, example) for example in examples for arm in arms]
     missing = [task for task in tasks if f"{task[0]}/{task[1].id}" not in records]
-    # One of each arm first: a bad arm is told before hours of replies.
-    dry = list({arm: (arm, example) for arm, example in reversed(missing)}.values())
+    # One example under each arm first: a bad arm is told before hours of replies.
+    dry = [task for task in missing if task[1] is missing[0][1]]
     await asking.each(dry, one)
-    for record in records:
-        _check_arm(record)
-    await asking.each([task for task in missing if task not in dry], one)
+    if dry:
+        _check_arms(dry[0][1], arms, {record["key"]: record for record in records})
+    await asking.each(missing[len(dry) :], one)
 
 
-def _check_arm(record: Mapping[str, Any]) -> None:
-    if record["status"] == 400:
-        raise CheckFailed(record["fault"], where=f"arm {record['arm']}", mend="see the proxy's words")
-    applied = record.get("applied")
-    if applied is not None and applied.startswith("none"):
-        raise CheckFailed(
-            f"the proxy could not apply it: {applied}", where=f"arm {record['arm']}", mend="see `seam check`"
-        )
+def _check_arms(example: Example, arms: Iterable[str], records: Mapping[str, Json]) -> None:
+    """Raise CheckFailed for an arm that the proxy refuses, or can't apply, where it answers without one."""
+    if records[f"{OFF}/{example.id}"]["status"] != 200:
+        return
+    for arm in arms:
+        record = records[f"{arm}/{example.id}"]
+        if record["status"] == 400:
+            raise CheckFailed(record["fault"], where=f"arm {arm}", mend="see the proxy's words")
+        applied = record.get("applied") or ""
+        if applied.startswith("none"):
+            raise CheckFailed(f"could not be applied: {applied}", where=f"arm {arm}", mend="see `seam check`")
 
 
 def replied(answer: Answer, example: Example) -> Json:

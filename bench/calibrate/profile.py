@@ -1,6 +1,7 @@
 """The profile that a calibration ends in: one YAML file, which the proxy loads unedited."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from bench.errors import InputError
 from bench.runs import versions
 from calibrators.bias import Apply
+from calibrators.contextual import Contextual
 from calibrators.entry import Scope
 from calibrators.openers import Hint
 from proxy.config import explain
@@ -23,7 +25,7 @@ Json = dict[str, Any]
 def profile(
     name: str,
     model: str,
-    bias: float,
+    bias: float | Contextual,
     apply: Apply,
     scope: Scope,
     hint: Hint,
@@ -43,7 +45,10 @@ def profile(
         "name": name,
         "model": model,
         "entry": entry,
-        "bias": {"value": bias, "apply": apply},
+        "bias": {
+            **({"contextual": asdict(bias)} if isinstance(bias, Contextual) else {"value": bias}),
+            "apply": apply,
+        },
         "fingerprint": fingerprint,
         "provenance": {
             "made_by": "bench calibrate",

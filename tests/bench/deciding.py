@@ -71,6 +71,8 @@ class Deciding:
         found = _WRITTEN.search(json.dumps(body["messages"]))
         if not found:
             return 200, _document({"content": "Hello."})
+        if "too long" in json.dumps(body["messages"]) and body.get("max_tokens") != 1:
+            return 400, {"error": {"message": "the prompt is too long"}}
         with self._lock:
             if self.busy:
                 self.busy -= 1

@@ -237,6 +237,23 @@ def _shifted(question: str, nats: float) -> str:
     )
 
 
+def test_an_example_that_the_server_refuses_is_errored_and_stops_nothing(
+    served: Served, tmp_path: Path
+) -> None:
+    lines = [dict(row) for row in rows(COUNT)]
+    for line in lines:
+        if line["id"] in ("q0", "q1"):
+            words = line["messages"][0]["content"]
+            line |= {"messages": [{"role": "user", "content": f"too long {words}"}], "split": "test"}
+    path, out = written(tmp_path, lines), tmp_path / "run"
+    arguments = ("--upstream", served.url, "--requests", path, "--out", out)
+    assert run(*arguments) == 0
+    for arm in result_of(out)["generation"]["arms"].values():
+        assert arm["counts"]["errored"] == 2
+        assert arm["counts"]["run"] == arm["counts"]["planned"] == arm["counts"]["scored"] + 2
+    assert run(*arguments) == 0
+
+
 def test_a_bias_that_does_not_act_as_the_curve_says_exits_1(
     decisions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
