@@ -172,3 +172,20 @@ def test_the_docs_name_every_exit_code_option_and_field() -> None:
             assert f"{field}`" in text, f"{model.__name__}.{field}"
     for option in ("--json", "--seed", "--limit", "--out"):
         assert f"`{option}" in text
+
+
+def test_away_from_a_terminal_lines_tell_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(float(seconds) for seconds in range(0, 10_000, 20))
+    monkeypatch.setattr("bench.progress.time.monotonic", lambda: next(clock))
+    with progress("margins", 20, 10) as advance:
+        for _ in range(10):
+            advance(note="8 at once")
+    assert capsys.readouterr().err.splitlines() == [
+        "margins 12/20, 80 s left 8 at once",
+        "margins 14/20, 60 s left 8 at once",
+        "margins 16/20, 40 s left 8 at once",
+        "margins 18/20, 20 s left 8 at once",
+        "margins 20/20 8 at once",
+    ]
