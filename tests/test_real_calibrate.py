@@ -14,22 +14,13 @@ from proxy.profiles import read_profiles
 
 pytestmark = pytest.mark.server
 
-WHEN2CALL = Path(__file__).parent / "data" / "when2call_dev.jsonl"
+DECISIONS = Path(__file__).parent / "data" / "bfcl_decisions.jsonl"
 
 
 def test_the_curve_from_one_reading_is_what_the_server_does_under_a_bias(
     vllm_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "--upstream",
-        vllm_url,
-        "--when2call",
-        str(WHEN2CALL),
-        "--limit",
-        "104",
-        "--out",
-        str(tmp_path),
-    ]
+    arguments = ["--upstream", vllm_url, "--requests", str(DECISIONS), "--out", str(tmp_path)]
     # A rate that any model can be brought to, since a choice may be refused for what a weak one can't do.
     chosen = ["--objective", "call-recall:0.5", "--rerun", "--max-tokens", "24", "--json"]
     with pytest.raises(SystemExit) as ended:
@@ -39,7 +30,7 @@ def test_the_curve_from_one_reading_is_what_the_server_does_under_a_bias(
     result = json.loads(printed.out)
 
     counts = result["counts"]
-    assert counts["validation"]["scored"] + counts["test"]["scored"] == 104
+    assert counts["validation"]["scored"] + counts["test"]["scored"] == 92
     assert [point["agrees"] for point in result["rerun"]] == [True] * 5
     assert result["validation"]["chosen"]["call_recall"]["estimate"] >= 0.5
     (profile,) = read_profiles(tmp_path / "profile").values()
