@@ -10,7 +10,7 @@ from bench.options import Shared, shared_options
 
 @click.command(epilog="Examples: bench setup bfcl; bench setup tau2")
 @click.argument("benchmark", type=click.Choice([*BENCHMARKS]))
-@shared_options(limit="No meaning here.")
+@shared_options(limit="Ignored: there is nothing to limit.")
 def setup(*, shared: Shared, benchmark: str) -> None:
     """Make a benchmark's environment, or see that the one there works and make it anew if not.
 

@@ -51,11 +51,12 @@ class Arm(NamedTuple):
         """What picks the calibration. Without one nothing is picked, and the reply is only observed."""
         return {"X-Calibration": self.profile} if self.profile else {}
 
-    def described(self) -> Json:
-        """The arm as `run.json` has it."""
+    def calibration(self) -> Json | None:
+        """The profile's name and, where we have its file, digest."""
+        if self.profile is None:
+            return None
         digest = hashlib.sha256(self.file.read_bytes()).hexdigest() if self.file else None
-        told = {"name": self.name, "url": self.url, "model": self.model}
-        return {**told, "profile": self.profile, "profile_sha256": digest, **self.server}
+        return {"name": self.profile, "sha256": digest}
 
 
 def asked(

@@ -7,10 +7,10 @@ be scored where its result files lost the text. `bench run bfcl` sends ENTRY/ARM
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from bench.errors import InputError
-from bench.score.lines import rows
+from bench.score.lines import Row, rows
 from calibrators.actions import Action, Cues
 
 
@@ -31,7 +31,7 @@ Logged = Mapping[str, Sequence[LoggedReply]]
 """By entry id, each reply in the order of time."""
 
 _ENTRY: Final = re.compile(r"(multi_turn_\w+?_\d+)\b")
-_ATTEMPT: Final = re.compile(r"(?P<entry>\w+)/(?P<arm>[\w-]+)/(?P<attempt>\d+)")
+_ATTEMPT: Final = re.compile(r"(?P<entry>[\w-]+)/(?P<arm>[\w-]+)/(?P<attempt>\d+)")
 
 
 def logged_classes(file: Path) -> Logged:
@@ -42,10 +42,10 @@ def logged_classes(file: Path) -> Logged:
     """
     found: dict[str, Sequence[LoggedReply]] = {}
     runs: dict[str, list[str]] = {}
-    for case, replies in _by_case([file]).items():
+    for case, records in _by_case([file]).items():
         if entry := _ENTRY.match(case):
             runs.setdefault(entry[1], []).append(case)
-            found[entry[1]] = replies
+            found[entry[1]] = classes(records)
     for id, cases in runs.items():
         if len(cases) > 1:
             raise InputError(
@@ -56,38 +56,41 @@ def logged_classes(file: Path) -> Logged:
     return found
 
 
-def last_attempts(files: Iterable[Path], arm: str) -> Logged:
-    """The classes of an arm's cases in the logs of a `bench run`: each case's last attempt.
+def last_attempts(files: Iterable[Path], arm: str) -> Mapping[str, Sequence[Row]]:
+    """The records of the whole replies of an arm's cases in a `bench run`: each case's last attempt, by id.
 
     A case is begun anew where a run was killed in it, and only the last attempt made it into the results.
     Raises InputError where a file is no decision log.
     """
-    found: dict[str, tuple[int, Sequence[LoggedReply]]] = {}
-    for case, replies in _by_case(files).items():
+    found: dict[str, tuple[int, Sequence[Row]]] = {}
+    for case, records in _by_case(files).items():
         attempt = _ATTEMPT.fullmatch(case)
         if attempt and attempt["arm"] == arm:
             number = int(attempt["attempt"])
             if number >= found.get(attempt["entry"], (0, ()))[0]:
-                found[attempt["entry"]] = (number, replies)
-    return {entry: replies for entry, (_, replies) in found.items()}
+                found[attempt["entry"]] = (number, records)
+    return {entry: records for entry, (_, records) in found.items()}
 
 
-def _by_case(files: Iterable[Path]) -> dict[str, list[LoggedReply]]:
-    """The whole replies of each case id, by time."""
-    found: dict[str, list[tuple[str, LoggedReply]]] = {}
+def classes(records: Iterable[Row]) -> list[LoggedReply]:
+    """What replies were, by their records."""
+    return [_reply(record) for record in records]
+
+
+def _by_case(files: Iterable[Path]) -> dict[str, list[Row]]:
+    """The records of whole replies by case id, in the order of time."""
+    found: dict[str, list[Row]] = {}
     for file in files:
         for record in rows(file, mend="give a decision log of seam serve")[0]:
             case = record.get("case_id")
             if isinstance(case, str) and record.get("outcome") == "ok" and not record.get("choice"):
-                found.setdefault(case, []).append((str(record.get("time")), _reply(record)))
-    return {case: [reply for _, reply in sorted(found[case], key=_time)] for case in found}
+                found.setdefault(case, []).append(record)
+    return {
+        case: sorted(records, key=lambda record: str(record.get("time"))) for case, records in found.items()
+    }
 
 
-def _time(reply: tuple[str, LoggedReply]) -> str:
-    return reply[0]
-
-
-def _reply(record: Mapping[str, Any]) -> LoggedReply:
+def _reply(record: Row) -> LoggedReply:
     action = record.get("action")
-    classes = (action, record.get("action_published", action))
-    return LoggedReply(*(Action(each) if each else None for each in classes))
+    both = (action, record.get("action_published", action))
+    return LoggedReply(*(Action(each) if each else None for each in both))

@@ -144,6 +144,11 @@ def test_what_is_killed_goes_on_and_an_over_caller_is_masked_unless_its_calls_ar
     # What the off arm had finished was asked for by the bypass arm alone.
     bypassed = {id: _replies(results(tmp_path / "run", "bypass"), id) for id in finished}
     assert {id: again[bfcl.first(id)] for id in finished} == bypassed
+    # Off, nothing is applied; a call that is taken back is, once a case, and costs no query.
+    assert set(document["applied"]["off"]) == {"none"}
+    assert [count for words, count in document["applied"]["bypass"].items() if "cri" in words] == [3]
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert [record["queries"] for record in records] == [record["replies"] for record in records]
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (manifest["state"], len(manifest["sessions"])) == ("done", 2)
 

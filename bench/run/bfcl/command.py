@@ -111,7 +111,6 @@ def _plan(shared: Shared, wanted: Wanted) -> Plan:
         command="run bfcl",
         arguments={
             "package": BENCHMARKS["bfcl"].package,
-            "arms": [arm.described() for arm in wanted.arms],
             "proxy": wanted.running_proxy,
             "cases": {category: len(ids) for category, ids in wanted.planned.items()},
             "ids": sorted(id for ids in wanted.planned.values() for id in ids),
@@ -122,6 +121,8 @@ def _plan(shared: Shared, wanted: Wanted) -> Plan:
         },
         seed=shared.seed,
         limit=shared.limit,
+        upstream={arm.name: {"url": arm.url, "model": arm.model, **arm.server} for arm in wanted.arms},
+        profile={arm.name: arm.calibration() for arm in wanted.arms},
     )
 
 
@@ -169,9 +170,18 @@ def _earlier(run: RunFolder) -> Json:
 
 def summary(result: Json, folder: Path) -> str:
     """The result for a person at the terminal."""
-    parts = []
+    applied = [f"  {arm}: {_applied(words)}" for arm, words in result["applied"].items()]
+    parts = ["\n".join(["calibration of replies", *applied])]
     if result["models"]:
         parts.append(bfcl_text(result))
     if result["single_turn"]:
         parts.append(single_turn_text(result["single_turn"]))
     return "\n\n".join([*parts, f"run folder {folder}"])
+
+
+def _applied(words: Json | None) -> str:
+    if words is None:
+        return "not known, since there is no decision log"
+    shown = [f"{count} × {text}" for text, count in list(words.items())[:4]]
+    rest = sum(list(words.values())[4:])
+    return ", ".join([*shown, *([f"{rest} × others"] if rest else [])])

@@ -10,9 +10,9 @@ from bench.run.bfcl.cases import MULTI_TURN
 from bench.run.bfcl.results import errored, result_files
 from bench.score import bfcl as bfcl_files
 from bench.score.bfcl_figures import model_figures
-from bench.score.decision_log import last_attempts
+from bench.score.decision_log import classes, last_attempts
 from bench.score.figures import missing, share
-from bench.score.lines import rows
+from bench.score.lines import Row, rows
 from calibrators.actions import Cues
 
 Json = dict[str, Any]
@@ -26,29 +26,49 @@ def figures(
     cues: Cues,
     seed: int,
 ) -> tuple[Json, list[Json]]:
-    """`{cues, models, single_turn}` and a record of each case.
+    """`{cues, models, single_turn, applied}` and a record of each case.
 
-    root: BFCL_PROJECT_ROOT; logs: decision logs, for the classes of replies whose text the results lost.
+    root: BFCL_PROJECT_ROOT; logs: decision logs. They have the classes of replies whose text the results
+    lost, what each case cost, and how often the calibration was really applied.
     """
     counts = {category: len(ids) for category, ids in planned.items()}
-    models, single, records = [], [], []
+    models, single, records, applied = [], [], [], {}
     for arm in arms:
+        logged = last_attempts(logs, arm)
+        applied[arm] = _applied(logged)
+        cases: list[Json]
         if any(category in MULTI_TURN for category in planned):
-            found = bfcl_files.read(_folder(root, arm), cues, logged=last_attempts(logs, arm))
-            for model in found:
+            by_id = {id: classes(replies) for id, replies in logged.items()}
+            for model in bfcl_files.read([root / "result" / arm], cues, logged=by_id):
                 told, cases = model_figures(model, seed, None, counts)
                 models.append(told)
-                records += cases
+                records += [{**case, **_cost(logged.get(case["id"], ()))} for case in cases]
         for category in planned:
             if category not in MULTI_TURN:
                 told, cases = _single(root, arm, category, counts[category], seed)
                 single.append(told)
-                records += cases
-    return {"cues": str(cues), "models": models, "single_turn": single}, records
+                records += [{**case, **_cost(logged.get(case["id"], ()))} for case in cases]
+    return {"cues": str(cues), "models": models, "single_turn": single, "applied": applied}, records
 
 
-def _folder(root: Path, arm: str) -> list[Path]:
-    return [root / "result" / arm]
+def _applied(logged: Mapping[str, Sequence[Row]]) -> Json | None:
+    """How many replies had which calibration, by the words of X-Calibration-Applied; null without a log."""
+    counts = Counter(str(record.get("applied")) for replies in logged.values() for record in replies)
+    return dict(counts.most_common()) if logged else None
+
+
+def _cost(records: Sequence[Row]) -> Json:
+    """What a case took: upstream queries, their tokens, and seconds; null where the log doesn't have it."""
+    if not records:
+        return dict.fromkeys(("replies", "queries", "prompt_tokens", "completion_tokens", "seconds"))
+    queries = [query for record in records for query in record["queries"]]
+    return {
+        "replies": len(records),
+        "queries": len(queries),
+        "prompt_tokens": sum(query.get("prompt_tokens") or 0 for query in queries),
+        "completion_tokens": sum(query.get("completion_tokens") or 0 for query in queries),
+        "seconds": round(sum(record["ms"]["upstream"] + record["ms"]["own"] for record in records) / 1000, 3),
+    }
 
 
 def _single(root: Path, arm: str, category: str, planned: int, seed: int) -> tuple[Json, list[Json]]:
