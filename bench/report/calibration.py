@@ -39,6 +39,8 @@ def sections(run: RunFolder, result: Result, drawn: Charts) -> list[Section]:
         Section("Can the model tell?", _separation(drawn)),
         Section("First token, test split", _first_token(result)),
     ]
+    if result["contextual"]["fitted"] is not None:
+        found.append(Section("A bias that depends on the request", _contextual(result)))
     if result.get("generation"):
         found.append(Section("Whole replies, test split", _replies(result["generation"])))
     if result.get("rerun"):
@@ -112,6 +114,44 @@ def _first_token(result: Result) -> str:
     heads = ["E1 figure", "b = 0", bias, "change, points", "p (Holm)"]
     caption = "Rates with 95 % intervals; changes are paired, their p is of a sign-flip test by conversation."
     return table(caption, heads, rows) + _power(result)
+
+
+def _contextual(result: Result) -> str:
+    """Both biases on test, what was fitted, and whether it is offered."""
+    own = result["contextual"]
+    gain, test = own["gain"]["validation"], own["test"]
+    verdict = (
+        "It beats the one number on validation beyond the interval, so it has a profile of its own."
+        if own["offered"]
+        else "It does not beat the one number on validation beyond the interval, so it is only shown."
+    )
+    interval = "" if gain["low"] is None else f", {number(gain['low'])} to {number(gain['high'])}"
+    said = (
+        "b(x) = b0 plus weights times features of the request, by logistic regression with the margin as "
+        f"offset. {verdict} Its best choice scores {number(gain['difference'])} (95 %{interval}) against the "
+        f"best single b, on the objective ({result['objective']['words']}); less is better."
+    )
+    rows = [
+        [
+            NAMES[name],
+            cell(test["scalar"][name]),
+            cell(test["contextual"][name]),
+            *_change(test["changes"].get(name)),
+        ]
+        for name in _FIRST_TOKEN
+    ]
+    rows.append(["AUC", cell(test["auc"]["scalar"], ""), cell(test["auc"]["contextual"], ""), "", ""])
+    heads = ["E1 figure", f"b = {number(result['choice']['bias'])}", "b(x)", "change, points", "p (Holm)"]
+    fitted = own["fitted"]
+    weights = [[escape(name), number(weight)] for name, weight in fitted["weights"].items()]
+    weights = [["b0", number(fitted["b0"])], *weights]
+    low, high = number(fitted["low"]), number(fitted["high"])
+    range_ = f"Between {low} and {high} nats; docs/configuration.md says what the features are."
+    return (
+        paragraph(said)
+        + table("Test split; changes are of b(x) against the one number.", heads, rows)
+        + table(range_, ["Term", "nats for one unit"], weights)
+    )
 
 
 def _power(result: Result) -> str:
