@@ -8,13 +8,13 @@ the guidance or the tools have said.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 from calibrators.conversation import Conversation, loaded, reports_error, text_of
 from calibrators.flow import Ask, Flow, Outcome, Probed, Query, Report, Role, whole
 from calibrators.probes import NO_ROLE, Message, Seat, halts, not_looked_at, pair_id, second, unfinished
-from calibrators.reply import Call
+from calibrators.reply import Call, Reply
 from calibrators.request import Fields, messages_of, tools_of
 from calibrators.skip import Skip
 from calibrators.state import BUDGET, How, observed
@@ -69,38 +69,51 @@ class Cri:
         if reason := not_looked_at(query.fields):
             report.skipped["cri"] = reason
             return (yield from ask(query))
+        if self.log_only:
+            first = yield from ask(query)
+            report.later.append(partial(self._note, first, query.fields, report))
+            return first
         shut = self._shut()
         first = yield from ask(query if shut else query.until(whole))
         if shut and not whole(first):
             report.skipped["cri"] = Skip("gated", shut)  # a stream, not held for what can't be
             return first
-        if reason := report.void or unfinished(first):
-            report.skipped["cri"] = reason
+        probed = self._look(first, query.fields, report)
+        if probed is None:
             return first
-        probed = Probed("cri", Outcome.PASSED, "the reply has no call", first)
-        report.probes.append(probed)
-        if not first.first.calls:
-            if not halts(first.first):
-                probed.why = "the call is written as text, which CRI does not judge"
-            return first
-        found = self.find(first.first.calls, query.fields)
-        if found is None:
-            probed.why = "the calls follow from the conversation"
-            return first
-        if shut:
-            probed.settle(Outcome.GATED, f"{shut} ({found.why})")
-            return first
-        if self.log_only:
-            probed.pair = pair_id()
-            probed.settle(Outcome.LOG_ONLY, f"log_only: would {self.variant}; {found.why}")
-            return first
-        probed.why = found.why
         if self.variant == "bypass":
             probed.outcome = Outcome.BYPASSED
             probed.after = first.saying(ABSTENTION)
             return probed.after
         message = self.message(Conversation.of(query.fields))
         return (yield from second(query, ask, Role.CRI, message, first, probed, report))
+
+    def _look(self, first: Reply, fields: Fields, report: Report) -> Probed | None:
+        """Judge a reply; None where it is to be served as it is. What was seen stands in the report."""
+        if reason := report.void or unfinished(first):
+            report.skipped["cri"] = reason
+            return None
+        probed = Probed("cri", Outcome.PASSED, "the reply has no call", first)
+        report.probes.append(probed)
+        if not first.first.calls:
+            if not halts(first.first):
+                probed.why = "the call is written as text, which CRI does not judge"
+            return None
+        found = self.find(first.first.calls, fields)
+        if found is None:
+            probed.why = "the calls follow from the conversation"
+            return None
+        if shut := self._shut():
+            probed.settle(Outcome.GATED, f"{shut} ({found.why})")
+            return None
+        probed.why = found.why
+        return probed
+
+    def _note(self, first: Reply, fields: Fields, report: Report) -> None:
+        """Write down what would be done."""
+        if probed := self._look(first, fields, report):
+            probed.pair = pair_id()
+            probed.settle(Outcome.LOG_ONLY, f"log_only: would {self.variant}; {probed.why}")
 
     def find(self, calls: Iterable[Call], fields: Fields) -> Finding | None:
         """The first thing that a detector objects to."""

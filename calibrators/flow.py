@@ -145,6 +145,7 @@ class Report:
         queries: how many were made.
         most: how many may be made.
         late_role: under which role the template took a message behind the client's; None: not learned.
+        later: looks at the reply that are due when it is complete, and hold nothing.
     """
 
     applied: dict[str, str] = field(default_factory=dict)
@@ -154,6 +155,13 @@ class Report:
     queries: int = 0
     most: int = 6
     late_role: LateRole | None = None
+    later: list[Callable[[], None]] = field(default_factory=list)
+
+    def conclude(self) -> None:
+        """Take the looks that are due: the reply is complete, or will not be."""
+        due, self.later = self.later, []
+        for look in due:
+            look()
 
     def header(self) -> str:
         """`bias=-1.5/processor; sri=retried`, or `none; reason=...` where nothing acted."""

@@ -6,6 +6,7 @@ was asked and what has been done; if something is missing it makes one call now,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from calibrators.actions import Cues, asks
@@ -71,29 +72,42 @@ class Sri:
         if reason := not_looked_at(query.fields):
             report.skipped["sri"] = reason
             return (yield from ask(query))
+        if self.log_only:
+            first = yield from ask(query)
+            report.later.append(partial(self._note, first, report))
+            return first
         shut = self._shut()
         first = yield from ask(query if shut else query.until(decided))
         if shut and not decided(first):
             report.skipped["sri"] = Skip("gated", shut)  # a stream, not held for what can't be
             return first
+        probed = self._look(first, report)
+        if probed is None:
+            return first
+        message = self.message(Conversation.of(query.fields), first)
+        return (yield from second(query, ask, Role.SRI, message, first, probed, report))
+
+    def _look(self, first: Reply, report: Report) -> Probed | None:
+        """Judge a reply; None where it is to be served as it is. What was seen stands in the report."""
         begun = first.good and bool(first.first.calls)
         if reason := report.void or (None if begun else unfinished(first)):
             report.skipped["sri"] = reason
-            return first
+            return None
         probed = Probed("sri", Outcome.PASSED, "the reply has a call", first)
         report.probes.append(probed)
         if not halts(first.first):
-            return first
-        if gate := shut or self._gate(first):
+            return None
+        if gate := self._shut() or self._gate(first):
             probed.settle(Outcome.GATED, gate)
-            return first
-        if self.log_only:
-            probed.pair = pair_id()
-            probed.settle(Outcome.LOG_ONLY, "log_only: would ask again, since the reply has no call")
-            return first
+            return None
         probed.why = "the reply has no call"
-        message = self.message(Conversation.of(query.fields), first)
-        return (yield from second(query, ask, Role.SRI, message, first, probed, report))
+        return probed
+
+    def _note(self, first: Reply, report: Report) -> None:
+        """Write down what would be done."""
+        if probed := self._look(first, report):
+            probed.pair = pair_id()
+            probed.settle(Outcome.LOG_ONLY, f"log_only: would ask again, since {probed.why}")
 
     def _shut(self) -> str | None:
         """Why nothing can come of this reply, whatever it says."""

@@ -74,8 +74,10 @@ async def serve_calibrated(
             async with client.attended(sitting.clock.scope):
                 async with held.kept_alive() if held else nullcontext():
                     served = await _run(exchange, sitting, asked)
-                    await _remember(runtime, sitting, upstream)
+                    await _remember(runtime, sitting, upstream, served)
                 await _serve(served, client, sitting, exchange)
+                if sitting.report.later:
+                    await _remember(runtime, sitting, upstream, served)
         if sitting.clock.scope.cancelled_caught:
             if not client.gone:
                 raise sitting.clock.timed_out()
@@ -162,9 +164,11 @@ async def _recall(runtime: Runtime, chosen: Pick, case_id: str | None, fields: F
     return Memo(key, history, await runtime.memory.load(key))
 
 
-async def _remember(runtime: Runtime, sitting: Sitting, upstream: Upstream) -> None:
+async def _remember(runtime: Runtime, sitting: Sitting, upstream: Upstream, served: Answer) -> None:
     """Note which probes acted, before the client can go on from the reply."""
     report, memo, model = sitting.report, sitting.memo, sitting.model.served
+    if served.reply.ended:
+        report.conclude()
     if report.late_role is not None and model is not None:
         upstream.learned[model] = report.late_role
     if memo is None:
@@ -245,7 +249,9 @@ async def _serve_document(served: Answer, client: Client, sitting: Sitting, edit
     sitting.first_shown_at = time.perf_counter()
     edited = (edits.any and served.reply.readable) or served.own
     content = edits.document(served.document) if edited else served.raw
-    actions = [reply_action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
+    cues = sitting.settings.config.cues
+    choices = sorted(served.reply.choices.items())
+    actions = [reply_action(served.reply, choice, cues) for _, choice in choices]
     headers = _reply_headers(served, sitting, edited)
     if any(actions):
         headers.append((b"x-calibration-action", ", ".join(a or "none" for a in actions).encode()))

@@ -125,6 +125,7 @@ class Sitting:
 
     def explanation(self, served: Answer, queries: int) -> Mapping[str, Any]:
         """The `calibration` object of a reply whose client asked for it."""
+        self.report.conclude()
         return {
             "profile": self.pick.label,
             "applied": self.report.header(),
@@ -141,6 +142,7 @@ class Sitting:
 
 def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: Answer | None) -> None:
     """Count the reply and, unless the client said `off`, write its decision records: one a choice."""
+    sitting.report.conclude()
     now = time.perf_counter()
     reply = served.reply if served else Reply(sitting.status, ended=True)
     whole = sitting.outcome == "ok" and sitting.status < 400

@@ -55,5 +55,6 @@ def play(asked: Body, calibrators: Sequence[Calibrator], *replies: Reply) -> Pla
             queries.append(flow.send(reply))
         except StopIteration as stop:
             assert reply is replies[-1], "the flow ended before its replies"
+            report.conclude()
             return Played(stop.value, queries, report)
     raise AssertionError(f"the flow asked for more than {len(replies)} replies")

@@ -352,6 +352,19 @@ async def test_the_gate_for_missing_parameters_heeds_the_callers_mark(tmp_path: 
         assert ids_of(await ask(proxy, {"sri": "gate_miss_param"})) == {"c2"}
 
 
+async def test_log_only_holds_no_stream_back(tmp_path: Path, probe: str) -> None:
+    begun = b'data: {"id":"c1","choices":[{"index":0,"delta":{"role":"assistant","content":"I"}}]}\n\n'
+    async with (
+        Upstream([Reply(writes=(begun,), end="hang")]) as upstream,
+        seam(tmp_path, upstream.url, {}, PROFILES) as proxy,
+        proxy.open_chat(tools=TOOLS, stream=True, calibration={probe: {"log_only": True}}) as answer,
+    ):
+        await answer.head()
+        while not answer.answer.data:
+            assert await answer.more()
+        assert json.loads(answer.answer.data[0])["choices"][0]["delta"]["content"] == "I"
+
+
 async def test_log_only_writes_down_what_it_would_do_beside_what_was_done(
     tmp_path: Path, probe: str, stream: bool
 ) -> None:
