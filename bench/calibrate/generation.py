@@ -125,20 +125,21 @@ def figures(examples: Sequence[Example], records: Iterable[Json], arms: Sequence
     for record in records:
         by_arm.setdefault(record["arm"], {})[record["id"]] = record
     found: Json = {
-        "arms": {arm: _figures(examples, by_arm[arm], seed) for arm in arms if arm != AGAIN},
+        "arms": {arm: arm_figures(examples, by_arm[arm], seed) for arm in arms if arm != AGAIN},
         "changes": {
             arm: _changes(examples, by_arm[OFF], by_arm[arm], seed) for arm in arms if arm not in (OFF, AGAIN)
         },
-        "noise_floor": _disagreement(examples, by_arm[OFF], by_arm[AGAIN], seed),
+        "noise_floor": disagreement(examples, by_arm[OFF], by_arm[AGAIN], seed),
     }
     return found
 
 
-def _figures(examples: Sequence[Example], replies: Mapping[str, Json], seed: int) -> Json:
-    scored = [example for example in examples if _is_scored(replies.get(example.id))]
+def arm_figures(examples: Sequence[Example], replies: Mapping[str, Json], seed: int) -> Json:
+    """The figures of one arm, from its replies by example id: estimates as dicts, and the five counts."""
+    scored = [example for example in examples if is_scored(replies.get(example.id))]
     rows = [(example, replies[example.id]) for example in scored]
     due = np.array([example.should_call for example in scored], float)
-    called = np.array([_called(row) for _, row in rows], float)
+    called = np.array([is_call(row) for _, row in rows], float)
     judged = called * np.array([bool(example.gold) for example in scored], float)
     told = np.array([row["completion_tokens"] is not None for _, row in rows], float)
     ones = np.ones(len(rows))
@@ -161,20 +162,20 @@ def _changes(examples: Sequence[Example], off: Mapping[str, Json], on: Mapping[s
     for name, label in (("over_calling", False), ("call_recall", True)):
         both = [
             e for e in examples
-            if e.should_call == label and _is_scored(off.get(e.id)) and _is_scored(on.get(e.id))
+            if e.should_call == label and is_scored(off.get(e.id)) and is_scored(on.get(e.id))
         ]  # fmt: skip
-        before, after = (np.array([_called(arm[e.id]) for e in both], float) for arm in (off, on))
+        before, after = (np.array([is_call(arm[e.id]) for e in both], float) for arm in (off, on))
         family[name] = paired(before, after, [e.group for e in both], seed)
     return adjusted(family)
 
 
-def _disagreement(
+def disagreement(
     examples: Sequence[Example], off: Mapping[str, Json], again: Mapping[str, Json], seed: int
 ) -> Json:
     """How often `off` decides otherwise the second time, and how often it says anything else."""
-    both = [e for e in examples if _is_scored(off.get(e.id)) and _is_scored(again.get(e.id))]
+    both = [e for e in examples if is_scored(off.get(e.id)) and is_scored(again.get(e.id))]
     ones = np.ones(len(both))
-    decision = [float(_called(off[e.id]) != _called(again[e.id])) for e in both]
+    decision = [float(is_call(off[e.id]) != is_call(again[e.id])) for e in both]
     wording = [float(_words(off[e.id]) != _words(again[e.id])) for e in both]
     pairs = {"decision": (decision, ones), "wording": (wording, ones)}
     found = cluster_ratios(pairs, [e.group for e in both], seed=seed)
@@ -195,12 +196,13 @@ def _counts(examples: Sequence[Example], replies: Mapping[str, Json]) -> Json:
     }
 
 
-def _is_scored(reply: Json | None) -> bool:
+def is_scored(reply: Json | None) -> bool:
+    """Whether a reply was made and has an action class."""
     return reply is not None and reply["status"] == 200 and reply["action"] is not None
 
 
-def _called(reply: Json) -> bool:
-    """A structured call, or a text that is one but did not parse: that is no abstention."""
+def is_call(reply: Json) -> bool:
+    """Whether it calls: a structured call, or a text that is one but did not parse: that is no abstention."""
     return bool(reply["action"] == Action.TOOL_CALL)
 
 

@@ -51,7 +51,8 @@ def run_figures(run: Run, seed: int) -> tuple[Json, list[Json]]:
         "loops": _loops(run, scored, seed),
         "warnings": _warnings(run, counts, with_a_run),
     }
-    return figures, [_record(one, labelled) for one in run.simulations]
+    hits = {label: _hit(run, label) for label in labelled}
+    return figures, [_record(one, labelled, hits) for one in run.simulations]
 
 
 def passed(one: Simulation) -> bool:
@@ -96,13 +97,8 @@ def _classes(run: Run, labelled: Mapping[str, frozenset[str]], seed: int) -> Jso
             f"tasks are labelled for airline and retail only, and the domain is {run.domain or 'unknown'}"
         )
         return missing("classes", reason)
-    write_tools = frozenset(_data("calibrators", "published_cues.yaml")["tau2"]["write_tools"][run.domain])
-    hits: dict[str, Hit] = {
-        "refuse": lambda one: not one.called & write_tools,
-        "tool_call": lambda one: not _failed(one),
-    }
     figures = {
-        label: _class(run, tasks, hits.get(label, asked), seed) for label, tasks in labelled.items() if tasks
+        label: _class(run, tasks, _hit(run, label), seed) for label, tasks in labelled.items() if tasks
     }
     for label, figure in figures.items():
         scored = _scored(run, labelled[label])
@@ -112,6 +108,16 @@ def _classes(run: Run, labelled: Mapping[str, frozenset[str]], seed: int) -> Jso
         elif label.startswith("ask"):
             figure |= _published_ask(figure, scored, seed)
     return {"classes": figures, "write_tools": WRITE_TOOLS_FROM}
+
+
+def _hit(run: Run, label: str) -> Hit:
+    """When a simulation counts as a hit of its label (calibration.md section 3)."""
+    if label == "refuse":
+        tools = frozenset(_data("calibrators", "published_cues.yaml")["tau2"]["write_tools"][run.domain])
+        return lambda one: not one.called & tools
+    if label == "tool_call":
+        return lambda one: not _failed(one)
+    return asked
 
 
 def _scored(run: Run, tasks: frozenset[str]) -> list[Simulation]:
@@ -252,15 +258,17 @@ def _of_another_task(one: Simulation, task: Mapping[str, Any]) -> bool:
     return None not in known | checked and not checked <= known
 
 
-def _record(one: Simulation, labelled: Mapping[str, frozenset[str]]) -> Json:
+def _record(one: Simulation, labelled: Mapping[str, frozenset[str]], hits: Mapping[str, Hit]) -> Json:
+    labels = [label for label, tasks in labelled.items() if one.task in tasks]
+    scored = one.state == "scored"
     return {
         "id": one.id,
         "task": one.task,
         "trial": one.trial,
         "state": one.state,
         "termination": one.termination,
-        "labels": [label for label, tasks in labelled.items() if one.task in tasks],
-        "passed": passed(one) if one.state == "scored" else None,
+        "hits": {label: hits[label](one) if scored else None for label in labels},
+        "passed": passed(one) if scored else None,
         "asked": asked(one),
         "emissions": [[sorted(emission.actions) for emission in turn] for turn in one.turns],
     }

@@ -399,7 +399,7 @@ def test_records_say_what_each_simulation_came_to(bench: Bench, tmp_path: Path) 
         "trial": 0,
         "state": "scored",
         "termination": "user_stop",
-        "labels": ["refuse", "ask_candidate", "ask_paper", "ask_valid"],
+        "hits": {"refuse": True, "ask_candidate": True, "ask_paper": True, "ask_valid": True},
         "passed": True,
         "asked": True,
         "emissions": [[["ask"]]],
