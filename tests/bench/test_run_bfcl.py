@@ -179,16 +179,28 @@ def _replies(rows: list[Json], id: str) -> int:
 def test_a_server_that_goes_away_ends_the_run_and_is_no_result(
     bench: Bench, bfcl: Bfcl, tmp_path: Path
 ) -> None:
-    id = "multi_turn_base_0"
-    with served(Model({bfcl.first(id): bfcl.gold(id)}, gone=True)) as model:
-        command = ("run", "bfcl", "--upstream", model.url, "--ids", id, "--out", tmp_path / "run")
+    """Through a proxy that runs already, in whose place the stand-in sees what a proxy is told."""
+    id = "multi_turn_miss_param_3"
+    with served(Model({bfcl.first(id): bfcl.gold(id, at_empty_turn=ASK)}, gone=True)) as model:
+        command = ["run", "bfcl", "--proxy", model.url, "--profile", "strict", "--ids", id]
+        command += ["--out", str(tmp_path / "run")]
         with pytest.raises(Shown, match="repeat the same command") as shown:
             bench.text(*command)
         assert shown.value.code == 3
-        assert results(tmp_path / "run", "off") == []
+        assert results(tmp_path / "run", "strict") == []
         model.gone = False
-        assert by_category(bench.document(*command))["multi_turn_base"]["acc"]["hits"] == 1
+        model.asked.clear()
+        document = bench.document(*command)
         assert "run folder" in bench.text(*command)  # a finished run prints its result again
+    figures = by_category(document)["multi_turn_miss_param"]
+    assert figures["acc"]["hits"] == 1
+    # The server lost the texts, and without the proxy's log nobody knows them.
+    assert (figures["gar"], document["applied"]) == (None, {"strict": None})
+    headers = [headers for _, headers in model.asked]
+    assert {(each["x-case-id"], each["x-calibration"]) for each in headers} == {(f"{id}/strict/2", "strict")}
+    # Of its three turns the second must stay empty.
+    marks = ["miss_param", "miss_param", "miss_param,empty_turn", "miss_param", "miss_param"]
+    assert [each["x-case-marks"] for each in headers] == marks
 
 
 # Without it ------------------------------------------------------------------------------------
