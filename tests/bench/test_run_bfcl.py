@@ -18,7 +18,7 @@ from bench.errors import CheckFailed, InputError
 from bench.run import power
 from bench.run.arms import asked
 from bench.run.bfcl import cases
-from bench.run.bfcl.replay import Replay, _Dry
+from bench.run.bfcl.replay import DryPass, Replay
 from bench.run.bfcl.results import heal
 from tests.bench.playing import ASK, DONE, REFUSE, TOO_LONG, Bfcl, Json, Model, Trajectory, served
 from tests.bench.scoring import Bench, Shown, write
@@ -295,7 +295,7 @@ def test_a_line_that_a_kill_cut_short_is_taken_out(tmp_path: Path) -> None:
 def test_a_dry_pass_of_errors_only_ends_the_run() -> None:
     plan = Replay(Path(), [{"name": "off"}], [["a", "b"]], {}, 1, 1, 0.0, {}, False, {"off": 8192})
     row = {"result": f"Error during inference: {TOO_LONG}", "traceback": ".."}
-    dry = _Dry(plan, {("off", "a"): row})
+    dry = DryPass(plan, {("off", "a"): row})
     dry.settle(left=1)
     dry.add({("off", "b"): row})
     with pytest.raises(CheckFailed, match=r"every case of the dry pass ended in an error: .*8192 tokens"):

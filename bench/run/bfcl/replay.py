@@ -75,7 +75,7 @@ def replay(plan: Replay, api_key: str | None) -> Json:
         # The variable is upstream's; without a key its client does not start.
         "OPENAI_API_KEY": api_key or "none",
     }
-    seen, dry = set(rows), _Dry(plan, rows)
+    seen, dry = set(rows), DryPass(plan, rows)
     with (
         progress("bfcl", len(plan.planned), len(seen)) as advance,
         running(command, log, environment) as process,
@@ -113,7 +113,7 @@ def _check(code: int, log: Path, missing: set[tuple[str, str]]) -> None:
         )
 
 
-class _Dry:
+class DryPass:
     """The dry pass: the first cases, looked at before the rest is waited for."""
 
     def __init__(self, plan: Replay, rows: Mapping[tuple[str, str], Json]) -> None:
