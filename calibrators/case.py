@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
-from calibrators.request import Fields, messages_of, tool_names
+from calibrators.request import Fields, canonical, messages_of, tool_names
 
 MARKS_KEPT = 16
 NAMES_KEPT = 16_384
@@ -73,12 +73,9 @@ class History:
             before = max(read for read in self._read if read < count)
             digest = self._read[before].copy()
             # Of the inside of a list, which is the same in whatever steps it is read; one by one costs twice.
-            digest.update(_encode(self._messages[before:count])[1:-1].encode() + b",")
+            digest.update(canonical(self._messages[before:count])[1:-1].encode() + b",")
             self._read[count] = digest
         return self._read[count].hexdigest()
-
-
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,20 @@ def case_of(fields: Fields) -> tuple[str, int]:
     turn = 0
     for message in messages_of(fields):
         if turn == 0:
-            digest.update(json.dumps(message, sort_keys=True, separators=(",", ":")).encode())
+            digest.update(canonical(message).encode())
         turn += message.get("role") == "user"
     return digest.hexdigest(), turn
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def canonical(value: Any) -> str:
+    """A JSON value as a text that is the same for the same value; one for all that nest too deep to write."""
+    try:
+        return _encode(value)
+    except RecursionError:  # what was just within a parser's limits may be beyond a writer's
+        return "[]"
 
 
 def messages_of(fields: Fields) -> list[Fields]:

@@ -152,7 +152,12 @@ async def _sit_down(
 def _features(chosen: Pick, body: Body, fields: Fields) -> Features | None:
     """What a contextual bias is computed from; None where the profile has none."""
     bias = chosen.profile and chosen.profile.bias
-    return features_of(fields, body.raw("tools")) if bias and bias.contextual else None
+    if not bias or not bias.contextual:
+        return None
+    try:
+        return features_of(fields, body.raw("tools"))
+    except RecursionError:  # nested beyond what can be read again
+        return NO_FEATURES
 
 
 async def _recall(runtime: Runtime, chosen: Pick, case_id: str | None, fields: Fields) -> Memo | None:
