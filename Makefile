@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 PY := .venv/bin/python
+# The marks of tests that need more than .venv.
+REAL := server or clients or benchmarks
 
 .DEFAULT_GOAL := check
 .PHONY: check lint types quick clients test environments run run-once clean
@@ -53,14 +55,15 @@ lint: .venv/.made
 types: .venv/.made
 	@.venv/bin/mypy
 
+# Four at a time also on two cores: most of these wait more than they work.
 quick: .venv/.made
-	@$(PY) -m pytest -q -m 'not server and not clients and not benchmarks'
+	@$(PY) -m pytest -q -n 4 -m 'not ($(REAL))'
 
 check: lint types quick
 
 # Everything, the real vLLM server and real clients included; what it starts it stops.
-test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients
-	@$(PY) -m pytest -q $(ARGS)
+test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients quick
+	@$(PY) -m pytest -q -m '$(REAL)'
 
 # Side by side, since pip uses one core.
 environments:
