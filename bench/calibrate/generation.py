@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 
 from bench.calibrate.asking import Answer, Asking
 from bench.calibrate.figures import adjusted, paired
+from bench.calibrate.margins import Floats
 from bench.decisions.example import Example
 from bench.errors import CheckFailed
-from bench.intervals import cluster_ratios
+from bench.intervals import cluster_bootstrap, cluster_ratios
 from bench.progress import Advance
 from bench.runs import RecordFile
 from bench.score.emissions import violates
@@ -141,7 +142,6 @@ def arm_figures(examples: Sequence[Example], replies: Mapping[str, Json], seed: 
     due = np.array([example.should_call for example in scored], float)
     called = np.array([is_call(row) for _, row in rows], float)
     judged = called * np.array([bool(example.gold) for example in scored], float)
-    told = np.array([row["completion_tokens"] is not None for _, row in rows], float)
     ones = np.ones(len(rows))
     pairs: dict[str, tuple[ArrayLike, ArrayLike]] = {
         "over_calling": (called * (1 - due), 1 - due),
@@ -149,12 +149,19 @@ def arm_figures(examples: Sequence[Example], replies: Mapping[str, Json], seed: 
         "delayed_calls": ([float(row["delayed"]) for _, row in rows], ones),
         "valid_calls": ([float(row["valid"]) for _, row in rows], called),
         "right_tool": ([float(row["right_tool"]) for _, row in rows], judged),
-        "completion_tokens": ([float(row["completion_tokens"] or 0) for _, row in rows], told),
-        "queries": ([float(row["queries"]) for _, row in rows], ones),
     }
     groups = [example.group for example in scored]
-    estimates = {name: e._asdict() for name, e in cluster_ratios(pairs, groups, seed=seed).items()}
-    return {"counts": _counts(examples, replies), **estimates}
+    estimates = cluster_ratios(pairs, groups, seed=seed)
+    # No rates: a mean of 1 query is no share of 1.
+    for name in ("completion_tokens", "queries"):
+        told = [(float(row[name]), own) for (_, row), own in zip(rows, groups, strict=True) if row[name]]
+        columns = [(value, 1.0) for value, _ in told]
+        estimates[name] = cluster_bootstrap(columns, [own for _, own in told], _ratio, seed)
+    return {"counts": _counts(examples, replies), **{k: e._asdict() for k, e in estimates.items()}}
+
+
+def _ratio(sums: Floats) -> Floats:
+    return np.asarray(sums[:, 0] / sums[:, 1])
 
 
 def _changes(examples: Sequence[Example], off: Mapping[str, Json], on: Mapping[str, Json], seed: int) -> Json:

@@ -89,6 +89,9 @@ def test_changes_are_on_the_examples_that_both_arms_scored() -> None:
     assert change["call_recall"]["test"]["lost"] == 10
     assert found["noise_floor"]["wording"]["estimate"] == 0
     assert set(found["arms"]) == {OFF, "b = -1"}
+    for name, mean in (("completion_tokens", 4), ("queries", 2)):
+        own = found["arms"]["b = -1"][name]
+        assert (own["estimate"], own["n"], own["low"]) == (mean, 39, None)  # 39 conversations: too few
 
 
 # Asked again ------------------------------------------------------------------------------------------------
