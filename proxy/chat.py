@@ -13,6 +13,7 @@ from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
 from calibrators.case import History, key_of
 from calibrators.contextual import NO_FEATURES, Features, features_of
+from calibrators.cri import Cri
 from calibrators.dialects import CHAT, Dialect
 from calibrators.flow import Query, Report, calibrated, plain
 from calibrators.margin import UNREAD, asked_logprobs
@@ -20,6 +21,7 @@ from calibrators.probes import Seat
 from calibrators.request import Fields
 from calibrators.shadow import can_shadow, shadow_margin
 from calibrators.skip import Skip
+from calibrators.sri import Sri
 from proxy import headers as h
 from proxy.answer import Answer, Clock
 from proxy.client import Client
@@ -220,7 +222,8 @@ async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
 
 def _held(sitting: Sitting, client: Client) -> Held | None:
     """What the client of a stream sees while a probe holds it; None where no probe can."""
-    if sitting.memo is None or sitting.fields.get("stream") is not True:
+    probes = any(isinstance(c, Sri | Cri) and not c.log_only for c in sitting.calibrators)
+    if not probes or sitting.fields.get("stream") is not True:
         return None
     return Held(
         client, partial(_own_headers, sitting, PENDING), sitting.settings.config.listen.heartbeat_seconds
@@ -305,9 +308,12 @@ def _reply_headers(served: Answer, sitting: Sitting, edited: bool) -> h.Headers:
     without = {b"content-length"} | ({b"content-encoding"} if edited else set())
     headers = h.end_to_end(served.response.headers, frozenset(without))
     own = _own_headers(sitting)
-    if h.get(headers, b"x-request-id") is not None:
-        own = [(key, value) for key, value in own if key != b"x-request-id"]
-    return headers + own
+    told = h.get(headers, b"x-request-id")
+    if told is None:
+        return headers + own
+    if told.startswith(sitting.request_id):  # an echo of ours, maybe with a later query's number
+        return [(key, value) for key, value in headers if key != b"x-request-id"] + own
+    return headers + [(key, value) for key, value in own if key != b"x-request-id"]
 
 
 def _own_headers(sitting: Sitting, applied: str | None = None) -> h.Headers:

@@ -90,19 +90,29 @@ class Exchange:
             self._clock.first_due()
         started = time.perf_counter()
         try:
-            response = await self._upstream.send("POST", self._target, self._headers, body.render().encode())
+            headers = self._named(len(self.answers) + 1)
+            response = await self._upstream.send("POST", self._target, headers, body.render().encode())
         finally:
             self._clock.upstream_seconds += time.perf_counter() - started
         answer = Answer.of(query, self._dialect, response, self._clock, started, usage_added)
         self.answers.append(answer)
         return answer
 
+    def _named(self, number: int) -> Headers:
+        """The headers of the query of this number: a server's log tells a second one from the first."""
+        if number == 1:
+            return self._headers
+        mark = b"-%d" % number
+        return [(k, v + mark if k == b"x-request-id" else v) for k, v in self._headers]
+
     def _with_usage(self, body: Body) -> tuple[Body, bool]:
         """Ask for a stream's token counts too, where the query is changed anyhow and lacks them."""
         options = body.fields.get("stream_options")
         asks = isinstance(options, Mapping) and bool(options.get("include_usage"))
         streams = body.fields.get("stream") is True and self._dialect is CHAT
-        if body is self._asked or asks or not streams:
+        # A probe that holds a stream may ask again, and then the tokens of both are to be told.
+        untouched = body is self._asked and self._held is None
+        if untouched or asks or not streams:
             return body, False
         try:
             raw = set_members(body.raw("stream_options"), {"include_usage": "true"})

@@ -886,3 +886,29 @@ async def test_a_probe_that_nobody_knows_is_refused_with_what_is_valid(
         answer = await ask(proxy, calibration)
         assert answer.status == 400
         assert answer.error["code"] == "invalid_calibration"
+
+
+async def test_the_servers_log_tells_the_second_query_from_the_first(
+    tmp_path: Path, probe: str, stream: bool
+) -> None:
+    async with (
+        Upstream([triggering(probe, stream), replacing(probe, stream)]) as upstream,
+        seam(tmp_path, upstream.url, {}, PROFILES) as proxy,
+    ):
+        asked = {"messages": ASKED, "tools": TOOLS, "stream": stream, "calibration": probe}
+        answer = await proxy.chat(headers={"X-Request-Id": "r1"}, **asked)
+        assert [request.header("x-request-id") for request in upstream.requests] == ["r1", "r1-2"]
+        assert answer.header("x-request-id") == "r1"
+
+
+async def test_the_tokens_of_every_query_are_written_down_where_the_client_asks_for_none(
+    tmp_path: Path, probe: str
+) -> None:
+    async with (
+        Upstream([triggering(probe, True), replacing(probe, True)]) as upstream,
+        seam(tmp_path, upstream.url, {}, PROFILES) as proxy,
+    ):
+        answer = await proxy.chat(messages=ASKED, tools=TOOLS, stream=True, calibration=probe)
+        assert all(event.get("usage") is None for event in answer.events)
+        (record,) = await proxy.records(1)
+        assert all(query["prompt_tokens"] for query in record["queries"])
