@@ -40,6 +40,9 @@ _SEEN: Final = 20
 """Replies of a kind that the reference needs to say what the model does there."""
 _EXPECTED: Final = 5.0
 
+NONE: Final = "none"
+"""The class of a cut or empty reply, which has none."""
+
 Counts = Mapping[str, float]
 """Replies by category."""
 Verdict = Literal["too few", "steady", "traffic", "model"]
@@ -51,7 +54,7 @@ class Seen(NamedTuple):
     Attributes:
         case: the conversation, whose replies are alike.
         kind: of traffic, as `kind_of` names it.
-        action: the class, or `none`.
+        action: the class, or NONE.
         margin: before any bias, in nats; None where it was not read.
     """
 

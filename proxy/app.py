@@ -76,6 +76,7 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
+        runtime.drift.show(runtime.metrics, runtime.settings.profiles)
         return Response(generate_latest(runtime.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/seam/api/status")

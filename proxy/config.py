@@ -9,10 +9,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from calibrators.actions import Cues
+from calibrators.drift import MINIMUM
 from proxy.errors import ConfigError
 
 ENV_PREFIX = "SEAM_"
@@ -149,6 +150,25 @@ class Reading(Section):
     """How many alternatives `top_logprobs` asks for."""
 
 
+class Drift(Section):
+    """What the last replies of each model and profile are compared with."""
+
+    reference: Literal["pinned", "profile", "off"] = "pinned"
+    """`pinned`: the first full window of the same traffic; `profile`: the profile's own; `off`: nothing."""
+    window: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """How many replies a window has."""
+    minimum: Annotated[int, Field(ge=1)] = MINIMUM
+    """Fewest replies, in the window and in the reference, for which there is a number."""
+    path: Path = Path("drift.json")
+    """The file of pinned windows; a window that it lacks is pinned anew."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.minimum > self.window:
+            raise ValueError(f"minimum is {self.minimum} and a window never has more than {self.window}")
+        return self
+
+
 class Limits(Section):
     """What one client may ask of the proxy."""
 
@@ -189,6 +209,10 @@ def _reading(value: Any) -> Any:
     return {"how": value} if isinstance(value, str) else value
 
 
+def _drift(value: Any) -> Any:
+    return {"reference": value} if isinstance(value, str) else value
+
+
 def _state(value: Any) -> Any:
     return {"store": value} if isinstance(value, str) else value
 
@@ -218,6 +242,8 @@ class Config(BaseSettings):
     limits: Limits = Limits()
     reading: Annotated[Reading, BeforeValidator(_reading)] = Reading()
     """A word for `how`, or how, share and top."""
+    drift: Annotated[Drift, BeforeValidator(_drift)] = Drift()
+    """A word for `reference`, or reference, window, minimum and path."""
     state: Annotated[State, BeforeValidator(_state)] = State()
     """A word or URL for `store`, or store, ttl_seconds and cases."""
     cues: Cues = Cues.SEAM

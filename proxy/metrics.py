@@ -4,6 +4,8 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from calibrators.drift import EDGES
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
@@ -37,7 +39,26 @@ class Metrics:
             "seam_entry_margin",
             "Margin before any bias, in nats.",
             by_model,
-            buckets=(-12, -8, -6, -4, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 6, 8, 12),
+            buckets=EDGES,
+            registry=registry,
+        )
+        by_statistic = (*by_model, "statistic")
+        self.action_drift = Gauge(
+            "seam_action_drift",
+            "How far the action classes of the last window are from the reference.",
+            by_statistic,
+            registry=registry,
+        )
+        self.margin_drift = Gauge(
+            "seam_margin_drift",
+            "How far the margins of the last window are from the reference.",
+            by_statistic,
+            registry=registry,
+        )
+        self.action_reference = Gauge(
+            "seam_action_reference",
+            "Replies by action class in the window that drift compares with.",
+            (*by_model, "action"),
             registry=registry,
         )
         self.flips = Counter(

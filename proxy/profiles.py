@@ -1,6 +1,6 @@
 """Profiles: one YAML file each, read as a folder, all good or none taken."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -8,8 +8,10 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from calibrators import cri, sri
+from calibrators.actions import Action
 from calibrators.bias import LIMIT, Apply
 from calibrators.contextual import Contextual, Features
+from calibrators.drift import BINS, NONE, Table, Window
 from calibrators.entry import Scope
 from calibrators.openers import Hint
 from calibrators.openers.parsers import parser
@@ -142,6 +144,59 @@ SriOrWord = Annotated[SriSetting | None, BeforeValidator(_probe)]
 CriOrWord = Annotated[CriSetting | None, BeforeValidator(_probe)]
 
 
+class Counted(Section):
+    """Replies by kind of traffic (`tools, turn 1`) and category."""
+
+    design: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """The design effect: so many of these replies say as much as one independent one."""
+    counts: dict[str, dict[str, Annotated[int, Field(gt=0)]]] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        """From a window's table."""
+        return cls(design=round(table.design, 4), counts={kind: dict(r) for kind, r in table.counts.items()})
+
+    def check(self, names: Container[str]) -> None:
+        """Raise ValueError for a category that is none of these."""
+        for row in self.counts.values():
+            for name in row:
+                if name not in names:
+                    raise ValueError(f"no category {name!r}")
+
+
+class Reference(Section):
+    """A window of replies that drift compares with."""
+
+    window: str = ""
+    """Which replies these were; for people."""
+    n: Annotated[int, Field(gt=0)]
+    """How many."""
+    classes: Counted
+    """By action class, `none` for cut and empty replies."""
+    margins: Counted = Counted()
+    """By the margin's bin, named by its upper end in nats."""
+
+    @classmethod
+    def of(cls, window: Window, words: str) -> Self:
+        """What a window is written down as."""
+        classes, margins = Counted.of(window.classes), Counted.of(window.margins)
+        return cls(window=words, n=window.classes.n, classes=classes, margins=margins)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self.classes.check((*Action, NONE))
+        self.margins.check(BINS)
+        if self.n != self.value.classes.n:
+            raise ValueError(f"n is {self.n} and the classes add up to {self.value.classes.n}")
+        return self
+
+    @property
+    def value(self) -> Window:
+        """As the calibrators take it."""
+        margins = Table(self.margins.counts, self.margins.design, ordered=True)
+        return Window(Table(self.classes.counts, self.classes.design), margins)
+
+
 class Profile(Section):
     """One calibration. Unset means off."""
 
@@ -155,6 +210,8 @@ class Profile(Section):
     """`true`, a variant, or variant, state and log_only."""
     cri: CriOrWord = None
     """`true`, a variant, or variant, detectors, state and log_only."""
+    reference: Reference | None = None
+    """What its replies were like: drift compares with it on request (`drift.reference: profile`)."""
     fingerprint: str | None = None
     """Tokenizer and chat template that it was made for, as `seam check` prints it."""
     provenance: dict[str, Any] = Field(default_factory=dict)

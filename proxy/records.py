@@ -12,6 +12,7 @@ from calibrators.bias import Bias, biased
 from calibrators.case import Case, History
 from calibrators.contextual import Features
 from calibrators.dialects import Dialect
+from calibrators.drift import NONE, Seen, kind_of
 from calibrators.flow import Calibrator, Probed, Report, Role
 from calibrators.margin import UNREAD, Margin, Reading, read_margin
 from calibrators.reply import Choice, Reply
@@ -157,6 +158,9 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
         repeated = repeated_calls(sitting.fields, choice.calls)
         if whole:
             _count_choice(runtime, sitting, action, choice, repeated)
+            kind = kind_of(bool(base["tools"]), base["turn"])
+            seen = Seen(hash(base["case_id"]), kind, action or NONE, sitting.margin(choice).margin)
+            runtime.drift.add(*_labels(sitting), seen)
         if sampled and runtime.log is not None:
             fields = _choice(sitting, index, choice, action, repeated)
             if sitting.settings.config.decisions.text:
@@ -197,7 +201,7 @@ def _count_choice(
 ) -> None:
     labels = _labels(sitting)
     tools = "yes" if tools_of(sitting.fields) else "no"
-    runtime.metrics.actions.labels(*labels, action or "none", tools).inc()
+    runtime.metrics.actions.labels(*labels, action or NONE, tools).inc()
     read = sitting.margin(choice)
     if read.probability is not None and read.margin is not None:
         runtime.metrics.entry_probability.labels(*labels).observe(read.probability)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from proxy.config import Config
 from proxy.decisions import DecisionLog
+from proxy.drift import DriftWindows
 from proxy.errors import Busy
 from proxy.memory import Memory
 from proxy.metrics import OTHER, Metrics
@@ -33,11 +34,19 @@ class Settings:
 class Runtime:
     """The one mutable place of the process."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, log: DecisionLog | None, memory: Memory) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        log: DecisionLog | None,
+        memory: Memory,
+        drift: DriftWindows,
+    ) -> None:
         self.settings = settings
         self.metrics = metrics
         self.log = log
         self.memory = memory
+        self.drift = drift
         self.draining = False
         self.in_flight = 0
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from proxy.app import App
 from proxy.config import Listen
 from proxy.decisions import DecisionLog
+from proxy.drift import DriftWindows
 from proxy.errors import ConfigError
 from proxy.memory import memory
 from proxy.metrics import Metrics
@@ -48,7 +49,7 @@ def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
     decisions = settings.config.decisions
     log = None if decisions.sink == "off" else DecisionLog(decisions, metrics.dropped.inc)
     remembers = memory(settings.config.state, metrics.memory_errors.inc)
-    runtime = Runtime(settings, metrics, log, remembers)
+    runtime = Runtime(settings, metrics, log, remembers, DriftWindows(settings.config.drift))
     reloader = Reloader(runtime, path, flags)
     config = uvicorn.Config(
         App(runtime, reloader),

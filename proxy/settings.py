@@ -21,7 +21,7 @@ from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
 
-_AT_START = ("listen", "decisions", "state")
+_AT_START = ("listen", "decisions", "drift", "state")
 
 
 def build(path: Path | None, flags: Mapping[str, Any], running: Settings | None = None) -> Settings:

@@ -102,6 +102,7 @@ def written(folder: Path, upstream: str, config: Mapping[str, Any], profiles: It
         "upstreams": {"default": {"url": upstream, "kind": "openai"}},
         "profiles": {"folder": str(folder / "profiles")},
         "decisions": {"path": str(folder / "decisions.jsonl")},
+        "drift": {"path": str(folder / "drift.json")},
     }
     path = folder / "seam.yaml"
     path.write_text(yaml.safe_dump(merged(base, config)))
