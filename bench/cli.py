@@ -17,6 +17,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.calibrate.command:command",
         "Choose a bias on labelled decisions; write a profile and a report.",
     ),
+    "compare": Subcommand(
+        "bench.compare.command:command",
+        "Compare runs and checkpoints on the same cases, with a page.",
+    ),
     "entry": Subcommand(
         "bench.entry:entry",
         "Find and verify a model's tool-entry tokens from the server alone.",
@@ -24,6 +28,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "overhead": Subcommand(
         "bench.overhead.command:overhead",
         "Measure the proxy's own cost on a canned upstream.",
+    ),
+    "report": Subcommand(
+        "bench.report.command:command",
+        "Make the page of a finished run again.",
     ),
     "run": Subcommand(
         "bench.run:run",

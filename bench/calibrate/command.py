@@ -135,7 +135,7 @@ def command(
             examples += labelled(run, sources.from_log, sources.labels, shared.seed)
         chosen = split(grouped(sampled(examples, shared.limit, shared.seed)), shared.seed)
         result = Calibrating(wanted, known, run, shared.seed).result(chosen)
-        write_report(run, result)
+        write_report(run, result, run.path)
         run.finish(result)
     shared.show(result, lambda: summary(result, run.path))
     off = [f"b = {point['bias']:g}" for point in result.get("rerun") or () if not point["agrees"]]

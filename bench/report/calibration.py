@@ -7,8 +7,18 @@ from typing import Any
 
 from bench.report.calibration_charts import charts
 from bench.report.charts import Chart
-from bench.report.page import Section, cell, figure, page, paragraph, table, write
-from bench.report.words import NAMES, estimate_text, number, per_cent, plain, rate_name, span
+from bench.report.page import Section, cell, figures, page, paragraph, table, write
+from bench.report.words import (
+    NAMES,
+    arm_name,
+    estimate_text,
+    number,
+    p_text,
+    per_cent,
+    plain,
+    rate_name,
+    span,
+)
 from bench.runs import RunFolder
 
 Result = Mapping[str, Any]
@@ -23,13 +33,13 @@ _LONGEST = 280
 """Characters that are shown of a question or a reply."""
 
 
-def write_report(run: RunFolder, result: Result) -> Path:
-    """Write report.html and the charts into the run folder; the page's path."""
+def write_report(run: RunFolder, result: Result, folder: Path) -> Path:
+    """Write the run's report.html and charts into a folder; the page's path."""
     drawn = charts(result)
     title = f"Calibration of {result['model']}: b = {number(result['choice']['bias'])} nats"
     foot = f"bench calibrate, seed {run.manifest.plan.seed}. All figures of this page are in result.json too."
     html = page(title, _lead(result), sections(run, result, drawn), result, foot)
-    return write(run.path, "report.html", html, list(drawn.values()))
+    return write(folder, "report.html", html, list(drawn.values()))
 
 
 def sections(run: RunFolder, result: Result, drawn: Charts) -> list[Section]:
@@ -92,7 +102,7 @@ def _choice(result: Result, drawn: Charts) -> str:
         "curve-validation": "Where b was chosen. Bands are 95 % intervals.",
         "curve-test": "What it does to examples that the choice did not see.",
     }
-    return paragraph(" ".join(said)) + _figures(drawn, captions)
+    return paragraph(" ".join(said)) + figures(drawn, captions)
 
 
 def _separation(drawn: Charts) -> str:
@@ -100,7 +110,7 @@ def _separation(drawn: Charts) -> str:
         "roc": "A bias moves the working point along this line, never off it: restraint costs recall.",
         "margins": "A call opens to the right of the line; the bias moves the line.",
     }
-    return _figures(drawn, captions)
+    return figures(drawn, captions)
 
 
 def _first_token(result: Result) -> str:
@@ -172,7 +182,7 @@ def _replies(own: Mapping[str, Any]) -> str:
     rows = [[NAMES[name], *(cell(arm[name]) for arm in arms.values())] for name in _REPLY_RATES]
     rows += [[NAMES[name], *(cell(arm[name], "") for arm in arms.values())] for name in _REPLY_MEANS]
     rows += [[f"Replies {name}", *(str(arm["counts"][name]) for arm in arms.values())] for name in _COUNTS]
-    heads = ["Figure", *("b = 0" if arm == "off" else arm.replace("-", "−") for arm in arms)]
+    heads = ["Figure", *("b = 0" if arm == "off" else arm_name(arm) for arm in arms)]
     floor = own["noise_floor"]
     decided, worded = estimate_text(floor["decision"]), estimate_text(floor["wording"])
     said = (
@@ -180,7 +190,7 @@ def _replies(own: Mapping[str, Any]) -> str:
         f"and words {worded} otherwise. No difference below it is a finding."
     )
     changed = [
-        [f"{escape(arm.replace('-', '−'))}: {rate_name(name)}", *_change(change)]
+        [f"{escape(arm_name(arm))}: {rate_name(name)}", *_change(change)]
         for arm, family in own["changes"].items()
         for name, change in family.items()
     ]
@@ -198,7 +208,7 @@ def _rerun(result: Result, drawn: Charts) -> str:
         greedy = f"{point['n'] - point['greedy_turned']} of {point['n']}"
         rows.append([number(point["bias"]), *rates, greedy, "yes" if point["agrees"] else "<b>NO</b>"])
     heads = ["b", "over-calling, formula → server", "call recall", "greedy as g + b says", "agrees"]
-    shown = _figures(drawn, {"rerun": "Whiskers: where 95 % of measurements fall if the formula holds."})
+    shown = figures(drawn, {"rerun": "Whiskers: where 95 % of measurements fall if the formula holds."})
     return shown + table("One draw of each test example and b, at temperature 1.", heads, rows)
 
 
@@ -212,7 +222,7 @@ def _reliability(result: Result, drawn: Charts) -> str:
     said = paragraph(
         "The fits keep the order of margins: they change neither the ROC nor what a bias can do."
     )
-    return _figures(drawn, {"reliability": "Bins of equally many examples."}, fits + said)
+    return figures(drawn, {"reliability": "Bins of equally many examples."}, fits + said)
 
 
 def _slices(result: Result) -> str:
@@ -289,17 +299,11 @@ def _provenance(run: RunFolder, result: Result) -> str:
     return warned + table("Examples of each split.", ["", *counts], rows) + listed
 
 
-def _figures(drawn: Charts, captions: Mapping[str, str], beside: str = "") -> str:
-    shown = "".join(figure(drawn[name], caption) for name, caption in captions.items())
-    return f'<div class="charts">{shown}{f"<div>{beside}</div>" if beside else ""}</div>'
-
-
 def _change(change: Mapping[str, Any] | None) -> list[str]:
     """The cells of a paired difference and its adjusted p; empty where none is claimed."""
     if change is None:
         return ["", ""]
-    p = change["test"]["p_holm"]
-    return [cell(change, "points"), f"{p:.3g}" if p >= 0.001 else "&lt; 0.001"]
+    return [cell(change, "points"), escape(p_text(change["test"]["p_holm"]))]
 
 
 def _cut(text: str) -> str:

@@ -40,7 +40,7 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """About five round values."""
-        if self.percent:
+        if self.percent and (self.low, self.high) == (0, 1):
             return [0, 0.25, 0.5, 0.75, 1]
         raw = (self.high - self.low) / 5
         power = 10 ** floor(log10(raw))
@@ -63,6 +63,7 @@ class Chart:
         name: of its files, and prefix of its ids.
         title: what it shows.
         about: what a reader who does not see it should know.
+        height: in pixels, as drawn; its width is always the same.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Chart:
     about: str
     x: Axis
     y: Axis
+    height: int = HEIGHT
     _marks: list[str] = field(default_factory=list)
 
     def px(self, x: float) -> float:
@@ -80,7 +82,7 @@ class Chart:
     def py(self, y: float) -> float:
         """Pixel of a y value, within the frame."""
         share = (min(max(y, self.y.low), self.y.high) - self.y.low) / (self.y.high - self.y.low)
-        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 2)
+        return round(self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM), 2)
 
     def line(self, points: Sequence[Point], style: str) -> None:
         """A line through points; style: `due`, `not-due`, `plain` or `reference`."""
@@ -107,6 +109,13 @@ class Chart:
             f'<line class="whisker {style}" x1="{at}" x2="{at}" y1="{self.py(low)}" y2="{self.py(high)}"/>'
         )
 
+    def reach(self, y: float, low: float, high: float, style: str) -> None:
+        """An interval of x values at a y value."""
+        at = self.py(y)
+        self._marks.append(
+            f'<line class="whisker {style}" x1="{self.px(low)}" x2="{self.px(high)}" y1="{at}" y2="{at}"/>'
+        )
+
     def bar(self, low: float, high: float, base: float, top: float, style: str, tip: str) -> None:
         """A bar over [low, high] from `base` to `top`."""
         x, width = self.px(low), self.px(high) - self.px(low)
@@ -121,7 +130,7 @@ class Chart:
         placed = sorted((self.px(x), label, style) for x, label, style in rules)
         for number, (at, label, style) in enumerate(placed):
             self._marks.append(
-                f'<line class="rule {style}" x1="{at}" x2="{at}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
+                f'<line class="rule {style}" x1="{at}" x2="{at}" y1="{_TOP}" y2="{self.height - _BOTTOM}"/>'
             )
             near = len(placed) > 1 and placed[1][0] - placed[0][0] < 90
             side = ("end", "start")[number] if near else "middle"
@@ -143,7 +152,7 @@ class Chart:
             side, x = "end", self.px(point[0]) - abs(dx)
         elif side == "end" and x - width < _LEFT:
             side, x = "start", self.px(point[0]) + abs(dx)
-        y = min(max(self.py(point[1]) + dy, _TOP + 11), HEIGHT - _BOTTOM - 5)
+        y = min(max(self.py(point[1]) + dy, _TOP + 11), self.height - _BOTTOM - 5)
         self.text(x, y, text, style, side)
 
     def text(self, x: float, y: float, text: str, style: str, side: str = "start") -> None:
@@ -152,10 +161,11 @@ class Chart:
             f'<text class="label {style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{side}">{escape(text)}</text>'
         )
 
-    def legend(self, entries: Sequence[tuple[str, str]]) -> None:
-        """Texts (text, style) in the corner, where marks are too dense to carry their own."""
+    def legend(self, entries: Sequence[tuple[str, str]], low: bool = False) -> None:
+        """Texts (text, style) in the upper or lower left corner, where marks are too dense for their own."""
+        top = self.height - _BOTTOM - 17 * len(entries) - 9 if low else _TOP
         for number, (text, style) in enumerate(entries):
-            self.text(_LEFT + 10, _TOP + 17 + 17 * number, text, style)
+            self.text(_LEFT + 10, top + 17 + 17 * number, text, style)
 
     def tips(self, tips: Sequence[tuple[float, str]]) -> None:
         """What a reader who points anywhere at an x value is told."""
@@ -165,16 +175,16 @@ class Chart:
             high = WIDTH - _RIGHT if i == len(tips) - 1 else (edges[i] + edges[i + 1]) / 2
             self._marks.append(
                 f'<rect class="hit" x="{low:.2f}" y="{_TOP}" width="{max(0, high - low):.2f}" '
-                f'height="{HEIGHT - _TOP - _BOTTOM}" data-tip="{escape(tip)}"/>'
+                f'height="{self.height - _TOP - _BOTTOM}" data-tip="{escape(tip)}"/>'
             )
 
     def svg(self, style: str = "") -> str:
         """The chart; `style` is CSS for a file of its own, none inside a page that has it."""
         # A file of its own lies on paper, since it may be shown on a dark page.
-        paper = f'<style>{style}</style><rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>'
+        paper = f'<style>{style}</style><rect class="paper" width="{WIDTH}" height="{self.height}"/>'
         css = paper if style else ""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {self.height}" '
             f'role="img" aria-labelledby="{self.name}-title {self.name}-about">'
             f'<title id="{self.name}-title">{escape(self.title)}</title>'
             f'<desc id="{self.name}-about">{escape(self.about)}</desc>{css}'
@@ -182,7 +192,7 @@ class Chart:
         )
 
     def _frame(self) -> str:
-        bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+        bottom, right = self.height - _BOTTOM, WIDTH - _RIGHT
         parts = []
         for value in self.y.ticks():
             y, text = self.py(value), self.y.tick(value)
@@ -193,7 +203,9 @@ class Chart:
             parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{bottom}"/>')
             parts.append(f'<text class="tick" x="{x}" y="{bottom + 17}" text-anchor="middle">{text}</text>')
         middle, label = (_LEFT + right) / 2, escape(self.x.label)
-        parts.append(f'<text class="axis" x="{middle}" y="{HEIGHT - 7}" text-anchor="middle">{label}</text>')
+        parts.append(
+            f'<text class="axis" x="{middle}" y="{self.height - 7}" text-anchor="middle">{label}</text>'
+        )
         parts.append(f'<text class="axis" x="8" y="15">{escape(self.y.label)}</text>')
         return "".join(parts)
 

@@ -12,13 +12,15 @@ import resvg_py
 
 from bench.errors import InputError
 from bench.report.charts import Chart
+from bench.report.words import points
 
 Json = dict[str, Any]
 _ZOOM = 2
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "%": lambda rate: f"{100 * rate:.1f} %",
-    "points": lambda difference: f"{100 * difference:+.1f}".replace("-", "−"),
+    "points": points,
     "": lambda value: f"{value:.3g}",
+    "change": lambda value: f"{value:+.3g}".replace("-", "−"),
 }
 
 
@@ -33,14 +35,14 @@ def page(title: str, lead: str, sections: Sequence[Section], data: Mapping[str, 
     """The whole page. `lead` and the sections are HTML; `data` stands in the page as JSON."""
     body = "".join(f"<section><h2>{escape(s.title)}</h2>{s.html}</section>" for s in sections)
     # "</" would end the script element in which the JSON stands.
-    figures = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    told = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_file('style.css')}{_file('chart.css')}</style></head>"
         f"<body><header><h1>{escape(title)}</h1>{lead}</header><main>{body}</main>"
         f'<footer>{escape(foot)}</footer><div id="tip" role="status"></div>'
-        f'<script type="application/json" id="figures">{figures}</script>'
+        f'<script type="application/json" id="figures">{told}</script>'
         f"<script>{_file('script.js')}</script></body></html>\n"
     )
 
@@ -49,6 +51,12 @@ def figure(chart: Chart, caption: str) -> str:
     """A chart with its title and a caption (text)."""
     title, below = escape(chart.title), escape(caption)
     return f"<figure><h3>{title}</h3>{chart.svg()}<figcaption>{below}</figcaption></figure>"
+
+
+def figures(drawn: Mapping[str, Chart], captions: Mapping[str, str], beside: str = "") -> str:
+    """Charts of `drawn`, by name, with their captions (text), and HTML beside them."""
+    shown = "".join(figure(drawn[name], caption) for name, caption in captions.items())
+    return f'<div class="charts">{shown}{f"<div>{beside}</div>" if beside else ""}</div>'
 
 
 def paragraph(text: str, style: str = "") -> str:
@@ -70,7 +78,8 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 def cell(estimate: Mapping[str, Any] | None, unit: str = "%") -> str:
     """An estimate with its interval below, or why it has none, as a cell's HTML.
 
-    unit: `%` shows a rate in per cent, `points` a difference of rates with its sign, "" a number.
+    unit: `%` shows a rate in per cent, `points` a difference of rates with its sign, "" a number, `change` a
+    difference of numbers with its sign.
     """
     if estimate is None or estimate["estimate"] is None:
         reason = (estimate or {}).get("reason") or "not measured"
@@ -79,7 +88,7 @@ def cell(estimate: Mapping[str, Any] | None, unit: str = "%") -> str:
     below = "no interval"
     if estimate["low"] is not None:
         low, high = shown(estimate["low"]).removesuffix(" %"), shown(estimate["high"]).removesuffix(" %")
-        below = f"{low} to {high}" if unit == "points" else f"{low}–{high}"
+        below = f"{low} to {high}" if unit in ("points", "change") else f"{low}–{high}"
     title = escape(f"{estimate['method'] or estimate['reason']}; n = {estimate['n']}")
     return f'<span title="{title}">{shown(estimate["estimate"])}<small>{below}</small></span>'
 

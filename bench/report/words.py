@@ -17,6 +17,11 @@ NAMES = {
     "right_tool": "Right tool",
     "completion_tokens": "Tokens a reply",
     "queries": "Queries a reply",
+    "gar": "Gold action recall",
+    "gar_at_gold_turn": "Gold action recall at the gold turn",
+    "acc": "Accuracy",
+    "prompt_tokens": "Prompt tokens",
+    "seconds": "Seconds",
 }
 """Figures by their name in the JSON."""
 
@@ -24,6 +29,11 @@ NAMES = {
 def rate_name(name: str) -> str:
     """A figure's name inside a sentence."""
     return NAMES[name].lower()
+
+
+def arm_name(name: str) -> str:
+    """The name of an arm or a system, with a true minus sign before its bias."""
+    return name.replace("b = -", "b = −")
 
 
 def number(value: float) -> str:
@@ -44,6 +54,25 @@ def estimate_text(estimate: Estimate) -> str:
     if estimate["low"] is None:
         return text
     return f"{text} ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
+
+
+def change_text(change: Estimate) -> str:
+    """A difference of rates in words: `+2.1 (−1.0 to +5.2)` points; `–` where there is none."""
+    if change["estimate"] is None:
+        return "–"
+    if change["low"] is None:
+        return points(change["estimate"])
+    return f"{points(change['estimate'])} ({points(change['low'])} to {points(change['high'])})"
+
+
+def points(difference: float) -> str:
+    """A difference of rates in points, with its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def p_text(p: float) -> str:
+    """A p value: three digits, and no zeros that mean nothing."""
+    return f"{p:.3g}" if p >= 0.001 else "< 0.001"
 
 
 def plain(estimate: Estimate) -> str:

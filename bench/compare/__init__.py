@@ -1,0 +1,1 @@
+"""`bench compare`: runs and checkpoints side by side, on the same cases."""
