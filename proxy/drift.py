@@ -79,15 +79,15 @@ class PinFile:
 
         Where the file can't be written, the window is pinned for this process alone.
         """
+        words = f"pinned at {datetime.now(UTC).isoformat(timespec='seconds')}"
+        new = {series: Reference.of(window, words)}
         try:
             with _locked(self._path.parent):
-                if series in self.pins():
-                    return
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                self._pins = {**self._pins, series: Reference.of(window, f"pinned at {now}")}
+                self._pins = {**new, **self.pins()}
                 if self._sound:
                     self._write()
         except OSError as error:
+            self._pins = {**new, **self._pins}
             self._tell(f"{error.strerror}; what is pinned now ends with this process")
 
     def _state(self) -> tuple[int, int] | None:
