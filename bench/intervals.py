@@ -139,22 +139,44 @@ def cluster_bootstrap(
             columns, conversations, lambda s: (s[:, 0] / s[:, 1] + s[:, 2] / s[:, 3]) / 2, seed
         )
     """
+    found = cluster_bootstraps(
+        columns, clusters, lambda sums: {"": statistic(sums)}, seed, draws=draws, level=level
+    )
+    return found[""]
+
+
+def cluster_bootstraps(
+    columns: ArrayLike,
+    clusters: Labels,
+    statistics: Callable[[Floats], Mapping[str, Floats]],
+    seed: int,
+    *,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+) -> dict[str, Estimate]:
+    """`cluster_bootstrap` of many statistics of the same sums, by name, from one set of draws."""
     table = _columns(columns)
     n, k = len(table), len(set(clusters))
 
     def none(estimate: float | None, reason: str) -> Estimate:
         return Estimate(estimate, None, None, None, n, k, reason, level)
 
-    if n == 0:
-        return none(None, "no case was scored")
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(statistic(_cluster_sums(table, clusters).sum(axis=0)[None, :])[0])
-        if not np.isfinite(value):
-            return none(None, "undefined on these cases")
-        if k < MIN_BOOTSTRAP_CLUSTERS:
-            return none(value, _too_few(k))
-        drawn = statistic(resampled_sums(table, clusters, seed, draws))
-    return _percentiles(value, drawn, n, k, level)
+        sums = _cluster_sums(table, clusters).sum(axis=0)[None, :] if n else np.zeros((1, table.shape[1]))
+        values = {name: float(value[0]) for name, value in statistics(sums).items()}
+        enough = k >= MIN_BOOTSTRAP_CLUSTERS
+        drawn = statistics(resampled_sums(table, clusters, seed, draws)) if enough else {}
+    found = {}
+    for name, value in values.items():
+        if n == 0:
+            found[name] = none(None, "no case was scored")
+        elif not np.isfinite(value):
+            found[name] = none(None, "undefined on these cases")
+        elif not enough:
+            found[name] = none(value, _too_few(k))
+        else:
+            found[name] = _percentiles(value, drawn[name], n, k, level)
+    return found
 
 
 def rate(hits: ArrayLike, clusters: Labels | None = None, *, seed: int = 0, level: float = LEVEL) -> Estimate:

@@ -117,7 +117,7 @@ replies = st.lists(st.tuples(st.integers(0, 12), st.sampled_from(CLASSES)), min_
 def test_the_design_effect_is_rao_and_scott_s_mean(rows: list[tuple[Hashable, str]]) -> None:
     cases = sorted({case for case, _ in rows}, key=str)
     names = sorted({name for _, name in rows})
-    found = design(Counter(rows))
+    found = design(Counter[tuple[Hashable, str]](rows))
     if len(cases) < 2 or len(names) < 2:
         return
     y = np.array([[sum(row == (case, name) for row in rows) for name in names] for case in cases], float)
@@ -145,7 +145,7 @@ def test_the_mean_s_design_effect_is_cluster_variance_over_plain(rows: list[tupl
 
 def test_replies_of_one_conversation_count_once() -> None:
     assert design(Counter({("a", "ask"): 30, ("a", "other"): 20})) == 50
-    alike = Counter({(n, "ask" if n % 2 else "other"): 4 for n in range(50)})
+    alike = Counter[tuple[Hashable, str]]({(n, "ask" if n % 2 else "other"): 4 for n in range(50)})
     assert design(alike) == pytest.approx(4, rel=0.05)
     assert design(Counter({(n, "ask" if n % 2 else "other"): 1 for n in range(200)})) == pytest.approx(
         1, abs=0.01
