@@ -14,18 +14,29 @@ from calibrators.entry import Entry
 from calibrators.margin import Margin, margin_query, read_margin
 from calibrators.reply import Choice, Reply
 
-# One question that the tool answers, and one that it doesn't.
-QUESTIONS = ("What is the weather in Paris right now?", "What is the capital of France?")
+# A question that the tool answers, and the same one without what the tool needs: here the model over-calls.
+# Both are held-out items of the lab data (bfcl-eval, Apache License 2.0).
+QUESTIONS = (
+    "Who won the last match between Chicago Bulls and Los Angeles Lakers?",
+    "Who won the last match between Chicago Bulls?",
+)
 
-_WEATHER = {
+_TOOL = {
     "type": "function",
     "function": {
-        "name": "get_weather",
-        "description": "Get the current weather of a city.",
+        "name": "sports_match_results",
+        "description": "Returns the results of a given match between two teams.",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string", "description": "Name of the city."}},
-            "required": ["city"],
+            "properties": {
+                "team1": {"type": "string", "description": "The name of the first team."},
+                "team2": {"type": "string", "description": "The name of the second team."},
+                "season": {
+                    "type": "string",
+                    "description": "The season when the match happened. Default is the current season.",
+                },
+            },
+            "required": ["team1", "team2"],
         },
     },
 }
@@ -62,7 +73,7 @@ def flipping(tool_gap: float, other_gap: float) -> float:
 
 def _request(question: str) -> dict[str, Any]:
     messages = [{"role": "user", "content": question}]
-    return {"model": NAME, "messages": messages, "tools": [_WEATHER], "temperature": 0, "max_tokens": 64}
+    return {"model": NAME, "messages": messages, "tools": [_TOOL], "temperature": 0, "max_tokens": 64}
 
 
 def _entry(proxy: str) -> Entry:
