@@ -11,6 +11,17 @@ from calibrators.skip import Skip
 Fields = Mapping[str, Any]
 
 
+REQUEST_FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "chat_template_kwargs",
+    "reasoning_effort",
+)
+"""The members of a chat request that shape its prompt, and so its decision; the rest samples or sends."""
+
+
 def tools_of(fields: Fields) -> Sequence[Any]:
     """The offered tools, also under their legacy name."""
     for key in ("tools", "functions"):

@@ -128,7 +128,7 @@ class Decisions(Section):
     sink: Literal["jsonl", "off"] = "jsonl"
     path: Path = Path("decisions.jsonl")
     text: bool = False
-    """Whether records hold the reply's text and the calls' arguments."""
+    """Whether records hold prompts, the reply's text and the calls' arguments."""
     sample: Annotated[float, Field(ge=0, le=1)] = 1.0
     """The share of replies that are recorded."""
     max_bytes: Annotated[int, Field(gt=0)] = 256 * 2**20

@@ -16,7 +16,7 @@ from calibrators.drift import NONE, Seen, kind_of
 from calibrators.flow import Calibrator, Probed, Report, Role
 from calibrators.margin import UNREAD, Margin, Reading, read_margin
 from calibrators.reply import Choice, Reply
-from calibrators.request import Fields, case_of, repeated_calls, tool_choice_of, tools_of
+from calibrators.request import REQUEST_FIELDS, Fields, case_of, repeated_calls, tool_choice_of, tools_of
 from calibrators.resample import Resample
 from proxy.answer import Answer, Clock
 from proxy.decisions import SCHEMA
@@ -164,7 +164,7 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
         if sampled and runtime.log is not None:
             fields = _choice(sitting, index, choice, action, repeated)
             if sitting.settings.config.decisions.text:
-                fields |= _said(reply, choice, whole)
+                fields |= {"request": _asked(sitting), **_said(reply, choice, whole)}
             runtime.log.put({**base, **fields})
 
 
@@ -261,6 +261,12 @@ def _choice(
         "repeated_calls": repeated,
         "finish_reason": choice.finish_reason,
     }
+
+
+def _asked(sitting: Sitting) -> dict[str, Any]:
+    """What `decisions.text` adds of the request: what shaped its prompt, so that it can be asked again."""
+    fields = sitting.fields
+    return {name: fields[name] for name in REQUEST_FIELDS if fields.get(name) is not None}
 
 
 def _said(reply: Reply, choice: Choice, whole: bool) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from bench.calibrate.margins import Measured
 from bench.compare.folders import Folder
 from bench.compare.measures import Lost, Measure, Value, Values, claims
 from bench.compare.systems import System, baseline, name
-from bench.decisions.example import REQUEST_FIELDS, Example
+from bench.decisions.example import Example
 from bench.decisions.split import joined
 from bench.errors import InputError
-from bench.intervals import auc
+from bench.intervals import auc, auc_difference
+from calibrators.request import REQUEST_FIELDS
 
 Json = dict[str, Any]
 
@@ -93,7 +94,11 @@ def compare(
         "first_token": first_token,
         "costs": _costs(first_token),
         "runs": {
-            label: _separation(own, by_run[label].bias, decoding, seed) for label, own in measured.items()
+            label: {
+                **_separation(own, by_run[label].bias, decoding, seed),
+                "auc_change": _auc_change(measured[base.folder.label], own, seed),
+            }
+            for label, own in measured.items()
         },
         "replies": {
             system.name: arm_figures(examples, by_run[system.folder.label].replies[system.arm], seed)
@@ -309,6 +314,16 @@ def _separation(measured: Measured, bias: float, decoding: figures.Decoding, see
             **{name: [_share(own, due == label) for own in entered] for name, label in _RATES},
         },
     }
+
+
+def _auc_change(before: Measured, after: Measured, seed: int) -> Json | None:
+    """How the AUC differs from the baseline's run, on the cases both have; None for that run itself."""
+    if before is after:
+        return None
+    known = [{example.id for example in own.examples} for own in (before, after)]
+    both = set.intersection(*known)
+    one, two = (own.where([example.id in both for example in own.examples]) for own in (before, after))
+    return auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
 
 
 def _costs(first_token: Mapping[str, Json]) -> Json:

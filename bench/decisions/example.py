@@ -10,16 +10,6 @@ from calibrators.margin import Margin
 Json = dict[str, Any]
 Split = Literal["validation", "test"]
 
-REQUEST_FIELDS = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "chat_template_kwargs",
-    "reasoning_effort",
-)
-"""The members of a chat request that shape its prompt, and so its decision; all else is the bench's own."""
-
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from bench.decisions.example import REQUEST_FIELDS, Example, Json, question
+from bench.decisions.example import Example, Json, question
 from bench.errors import CheckFailed, InputError
 from bench.runs import RecordFile, RunFolder
 from calibrators.actions import Action
 from calibrators.margin import Margin
+from calibrators.request import REQUEST_FIELDS
 
 Key = Literal["c", "a", "r", "o", "s", "q"]
 _KEYS: dict[str, str] = {

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
-from bench.decisions.example import REQUEST_FIELDS, Example, Json, Split
+from bench.decisions.example import Example, Json, Split
 from bench.errors import InputError
 from calibrators.actions import Action
-from calibrators.request import no_decision, tool_names
+from calibrators.request import REQUEST_FIELDS, no_decision, tool_names
 from proxy.config import explain
 
 _MEND = "mend the line; docs/calibrating.md has the schema"

@@ -172,7 +172,8 @@ async def test_no_prompt_argument_or_reply_text_is_written_unless_asked_for(tmp_
             records = await proxy.records(2)
             assert {record["text"] for record in records} == {"The safe opens with 4711."}
             assert records[0]["arguments"] == ['{"value":"secret-9"}']
-            assert "Elm" not in proxy.log.read_text()
+            asked = [{"role": "user", "content": "my street is Elm"}]
+            assert [record["request"] for record in records] == [{"messages": asked}] * 2
 
 
 async def test_a_record_with_text_has_the_class_by_the_published_lists_too(tmp_path: Path) -> None:

@@ -895,8 +895,10 @@ async def test_the_servers_log_tells_the_second_query_from_the_first(
         Upstream([triggering(probe, stream), replacing(probe, stream)]) as upstream,
         seam(tmp_path, upstream.url, {}, PROFILES) as proxy,
     ):
-        asked = {"messages": ASKED, "tools": TOOLS, "stream": stream, "calibration": probe}
-        answer = await proxy.chat(headers={"X-Request-Id": "r1"}, **asked)
+        named = {"X-Request-Id": "r1"}
+        answer = await proxy.chat(
+            headers=named, messages=ASKED, tools=TOOLS, stream=stream, calibration=probe
+        )
         assert [request.header("x-request-id") for request in upstream.requests] == ["r1", "r1-2"]
         assert answer.header("x-request-id") == "r1"
 
