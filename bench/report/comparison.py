@@ -19,6 +19,7 @@ _RATES = ("over_calling", "call_recall")
 _FIRST_TOKEN = (*_RATES, "respond_recall", "missed", "decision_accuracy")
 _REPLIES = (*_RATES, "delayed_calls", "valid_calls", "right_tool")
 _COSTS = ("completion_tokens", "queries", "prompt_tokens", "seconds")
+_AUC = "How well the margin tells the labels apart, paired with the baseline's run; no bias changes it."
 _FEW = 20
 _READINGS = {"gar": "GAR", "gar_at_gold_turn": "at gold turn", "acc": "Acc"}
 _COUNTS = ("planned", "run", "scored", "errored", "unmeasurable")
@@ -181,12 +182,15 @@ def _first_token(result: Result, drawn: Charts) -> str:
     rhos = next(iter(own.values()))["risk"]
     rows += [[f"Risk R({rho})", *(cell(system["risk"][rho], "") for system in own.values())] for rho in rhos]
     rows += _count_rows(own)
-    areas = [[escape(label), cell(run["auc"], "")] for label, run in result["runs"].items()]
+    areas = [
+        [escape(label), cell(run["auc"], ""), cell(run["auc_change"], "change") if run["auc_change"] else ""]
+        for label, run in result["runs"].items()
+    ]
     how = {"greedy": "greedy decoding", "sampled": "temperature 1"}[result["decoding"]]
     return (
         figures(drawn, {name: caption for name, caption in captions.items() if name in drawn})
         + table(f"First token (E1), {how}; 95 % intervals.", ["E1 figure", *map(arm_name, own)], rows)
-        + table("How well the margin tells the labels apart; no bias changes it.", ["Run", "AUC"], areas)
+        + table(_AUC, ["Run", "AUC", "change"], areas)
     )
 
 

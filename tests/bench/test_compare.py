@@ -177,6 +177,11 @@ def test_checkpoints_are_compared_without_a_bias_and_each_at_its_own(bench: Benc
         "lost": 1,
         "neither": 1,
     }
+    # How well the margins tell the labels apart: 10.5 and 13 of 16 pairs are in order.
+    areas = {run: (own["auc"]["estimate"], own["auc_change"]) for run, own in document["runs"].items()}
+    assert areas["a"] == (10.5 / 16, None)
+    assert areas["b"][0] == 13 / 16
+    assert areas["b"][1]["estimate"] == 2.5 / 16
     # R(rho) = (rho * over-calling + missed) / (1 + rho)
     costs = document["costs"]
     for name, (over, recall) in rates.items():
