@@ -38,14 +38,12 @@ def singular(spaced_text: str) -> str:
 def signals(words: Iterable[str]) -> list[int]:
     """The signals that each sentence of a spaced text with these words holds."""
     found, held = [], 0
-    for word in words:
-        if word in SIGNALS:
-            signal = SIGNALS[word]
-            if signal == LAST:
-                found.append(held)
-                held = 0
-            else:
-                held |= signal
+    for signal in filter(None, map(SIGNALS.get, words)):  # most words have none
+        if signal == LAST:
+            found.append(held)
+            held = 0
+        else:
+            held |= signal
     return [*found, held]
 
 
