@@ -19,9 +19,15 @@ Json = dict[str, Any]
 Outcomes = Mapping[tuple[str, str], Mapping[str, Value]]
 """What a system came to: by part (category, class) and case the value of each figure."""
 
-POOLED: Final = "all four categories"
+POOLED: Final = "all multi-turn categories"
 ALL_TASKS: Final = "all tasks"
-COSTS: Final = ("queries", "prompt_tokens", "completion_tokens", "seconds")
+COSTS: Final = {
+    "case_queries": "queries",
+    "case_prompt_tokens": "prompt_tokens",
+    "case_completion_tokens": "completion_tokens",
+    "case_seconds": "seconds",
+}
+"""What a case took, by the record's member."""
 _NO_CALL_DUE: Final = ("irrelevance", "live_irrelevance")
 
 
@@ -107,7 +113,9 @@ def _values(read: Mapping[str, Any], gone: bool) -> dict[str, Value]:
 
 
 def _costs(record: Json) -> dict[str, Value]:
-    return {cost: float(record[cost]) for cost in COSTS if record.get(cost) is not None}
+    return {
+        figure: float(record[member]) for figure, member in COSTS.items() if record.get(member) is not None
+    }
 
 
 def _tau2(records: Iterable[Json]) -> Outcomes:
@@ -230,8 +238,10 @@ def _measures(
             figure for own in outcomes.values() for key in keys.values() for figure in own.get(key, ())
         )
         for figure in figures:
-            # Two categories have no gold turn, so that pooled it would be of other cases than the rest.
-            if part == POOLED and figure == "gar_at_gold_turn":
+            # Two categories have no gold turn, so that pooled it would be of other cases than the rest; what
+            # a case costs is shown pooled only.
+            pooled_only = figure in COSTS and part in GOLD and POOLED in clusters
+            if pooled_only or (part == POOLED and figure == "gar_at_gold_turn"):
                 continue
             values = {
                 system: {case: own.get(key, {}).get(figure, Lost.NOT_RUN) for case, key in keys.items()}

@@ -11,7 +11,7 @@ from bench.compare.folders import Folder, folders
 from bench.compare.published import published
 from bench.options import Shared, shared_options
 from bench.report.comparison import write_report
-from bench.report.words import NAMES, change_text, p_text
+from bench.report.words import change_text, p_text, rate_name
 from bench.runs import DataFile, Plan, RunFolder
 
 Json = dict[str, Any]
@@ -73,16 +73,18 @@ def summary(result: Mapping[str, Any], folder: Path) -> str:
         f"baseline {result['baseline']}; differences are on the same cases, p adjusted for {len(claims)}"
     ]
     lines += [f"warning: {warning}" for warning in result["warnings"]]
-    part = None
-    for claim in claims:
+    names = [f"  {claim['system']}: {rate_name(claim['figure'])}" for claim in claims]
+    width, part = max(map(len, names), default=0), None
+    for name, claim in zip(names, claims, strict=True):
         if claim["part"] != part:
             part = claim["part"]
-            lines += ["", f"{part:34} {'n':>5} {'change, points':>26} {'p (Holm)':>9}  gained/lost  floor"]
-        pairs, floor = claim["outcomes"], claim["floor"]
+            lines += [
+                "",
+                f"{part:{width}} {'n':>5} {'change, points':>26} {'p (Holm)':>9}  gained/lost  floor",
+            ]
         lines.append(
-            f"  {claim['system'] + ': ' + NAMES[claim['figure']]:32} {claim['n']:>5} "
-            f"{change_text(claim):>26} {p_text(claim['test']['p_holm']):>9}  {_moved(pairs):>11}  "
-            f"{_floor(floor)}"
+            f"{name:{width}} {claim['n']:>5} {change_text(claim):>26} {p_text(claim['test']['p_holm']):>9}  "
+            f"{_moved(claim['outcomes']):>11}  {_floor(claim['floor'])}"
         )
     return "\n".join([*lines, "", f"report   {folder / 'report.html'}"])
 

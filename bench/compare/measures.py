@@ -120,6 +120,7 @@ def claim(measure: Measure, baseline: str, system: str, seed: int) -> Json:
     found: Json = {
         "part": measure.part,
         "figure": measure.figure,
+        "mean": measure.mean,
         "system": system,
         "baseline": baseline,
         "before": float(first.mean()) if kept else None,

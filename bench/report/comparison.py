@@ -18,7 +18,7 @@ Charts = Mapping[str, Chart]
 _RATES = ("over_calling", "call_recall")
 _FIRST_TOKEN = (*_RATES, "respond_recall", "missed", "decision_accuracy")
 _REPLIES = (*_RATES, "delayed_calls", "valid_calls", "right_tool")
-_COSTS = ("completion_tokens", "queries", "prompt_tokens", "seconds")
+_COSTS = ("completion_tokens", "queries")
 _AUC = "How well the margin tells the labels apart, paired with the baseline's run; no bias changes it."
 _FEW = 20
 _READINGS = {"gar": "GAR", "gar_at_gold_turn": "at gold turn", "acc": "Acc"}
@@ -72,7 +72,10 @@ def _lead(result: Result) -> str:
 def _differences(result: Result, drawn: Charts) -> str:
     """How to read them, a forest of each part, and a table of each part with all that a claim rests on."""
     tested = [claim for claim in result["claims"] if claim["test"]]
-    forests = {name: "The grey band is the noise floor." for name in drawn if name.startswith("forest")}
+    caption = (
+        "Grey: the noise floor." if any(claim["floor"] for claim in tested) else "No noise floor is known."
+    )
+    forests = {name: caption for name in drawn if name.startswith("forest")}
     shown = [_words(tested), figures(drawn, forests)] if tested else []
     for part in dict.fromkeys(claim["part"] for claim in result["claims"]):
         own = [claim for claim in tested if claim["part"] == part]
@@ -90,7 +93,7 @@ def _differences(result: Result, drawn: Charts) -> str:
             ]
             rows = [_claim(result, claim) for claim in own]
             shown.append(table(f"{_sentence(part)}: rates and differences.", heads, rows))
-        costs = [c for c in result["claims"] if c["part"] == part and c["figure"] in _COSTS]
+        costs = [c for c in result["claims"] if c["part"] == part and c["mean"]]
         if costs:
             heads = ["", "baseline", "system", "change", "pairs"]
             caption = f"{_sentence(part)}: what it costs; shown, not tested."
@@ -121,8 +124,9 @@ def _floor_words(claims: Sequence[Json]) -> str:
             "warn",
         )
     return paragraph(
-        "The noise floor: how often the same request without calibration, asked twice in whole replies, ends "
-        "otherwise; of both runs the larger. No change below it is a finding.",
+        "The noise floor: in how many cases the same request, asked twice under the same settings, ends "
+        "otherwise (of calibrations: whole replies without a bias; of both runs the larger). No change below "
+        "it is a finding.",
         "soft",
     )
 
@@ -203,8 +207,7 @@ def _replies(result: Result) -> str:
     if not own:
         return paragraph("None was made: bench calibrate ran with --no-generate.")
     rows = [[NAMES[name], *(cell(system[name]) for system in own.values())] for name in _REPLIES]
-    costs = [name for name in _COSTS if all(name in system for system in own.values())]
-    rows += [[NAMES[name], *(cell(system[name], "") for system in own.values())] for name in costs]
+    rows += [[NAMES[name], *(cell(system[name], "") for system in own.values())] for name in _COSTS]
     rows += _count_rows(own)
     floors = [
         [escape(label), *(cell(floor[name]) if floor else "–" for name in ("decision", "wording"))]

@@ -20,8 +20,10 @@ NAMES = {
     "gar": "Gold action recall",
     "gar_at_gold_turn": "Gold action recall at the gold turn",
     "acc": "Accuracy",
-    "prompt_tokens": "Prompt tokens",
-    "seconds": "Seconds",
+    "case_queries": "Queries a case",
+    "case_prompt_tokens": "Prompt tokens a case",
+    "case_completion_tokens": "Completion tokens a case",
+    "case_seconds": "Seconds a case",
 }
 """Figures by their name in the JSON."""
 

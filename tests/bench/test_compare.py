@@ -369,7 +369,7 @@ def test_bfcl_is_paired_by_case_tested_by_category_and_pooled_by_scenario(
     found = claimed(document, "b", "gar", "multi_turn_miss_param")
     assert found["outcomes"] == {"both": 0, "gained": 7, "lost": 0, "neither": 3}
     assert (found["test"]["method"], found["test"]["p"]) == ("exact McNemar", pytest.approx(2 / 2**7))
-    pooled = claimed(document, "b", "gar", "all four categories")
+    pooled = claimed(document, "b", "gar", "all multi-turn categories")
     assert (pooled["n"], pooled["clusters"], pooled["test"]["method"]) == (20, 10, "exact sign flip")
     assert pooled["test"]["p"] == pytest.approx(2 / 2**7)
     # Acc - GAR where positive: a passed everything without the gold class.
@@ -417,7 +417,7 @@ def test_an_arm_with_the_baseline_s_server_and_calibration_is_the_noise_floor(
     assert {own["system"] for own in document["claims"]} == {"on"}
     found = claimed(document, "on", "gar", "multi_turn_base")
     assert (found["estimate"], found["floor"]["estimate"]) == (1, 0.125)
-    queries = claimed(document, "on", "queries", "multi_turn_base")
+    queries = claimed(document, "on", "case_queries", "multi_turn_base")
     assert (queries["before"], queries["after"], queries["test"]) == (4, 5, None)
     # Another baseline has no repeat, until one is named.
     assert bench.document("compare", run, "--baseline", "on")["again"] is None
