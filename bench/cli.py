@@ -21,6 +21,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.compare.command:command",
         "Compare runs and checkpoints on the same cases, with a page.",
     ),
+    "drift": Subcommand(
+        "bench.drift.command:command",
+        "Show what moved between two windows of a decision log, and why.",
+    ),
     "entry": Subcommand(
         "bench.entry:entry",
         "Find and verify a model's tool-entry tokens from the server alone.",

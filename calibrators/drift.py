@@ -185,7 +185,7 @@ def _moved(stability: float | None, p: float | None) -> bool:
 
 def at_mix_of(current: Table, reference: Table) -> Counts:
     """What the reference would have done on the current traffic, in as many replies as that has."""
-    known = _comparable(reference, current)
+    known = comparable(reference, current)
     return _weighted([(reference if kind in known else current, kind) for kind in current.counts], current)
 
 
@@ -200,7 +200,7 @@ def _weighted(rows: Iterable[tuple[Table, str]], current: Table) -> Counts:
     return found
 
 
-def _comparable(reference: Table, current: Table) -> list[str]:
+def comparable(reference: Table, current: Table) -> list[str]:
     """The kinds of the current traffic that the reference saw enough of."""
     return [kind for kind in current.counts if sum(reference.counts.get(kind, {}).values()) >= _SEEN]
 
@@ -211,7 +211,7 @@ def _same_mix_p_value(reference: Table, current: Table) -> float | None:
     Weights cost precision: such a reference is worth 1 / sum(w^2 / n) replies, w the current shares of the
     kinds and n the reference's replies of each (L. Kish, Survey Sampling, 1965).
     """
-    known = _comparable(reference, current)
+    known = comparable(reference, current)
     after = _weighted([(current, kind) for kind in known], current)
     n = sum(after.values())
     if not n:

@@ -67,6 +67,23 @@ def change_text(change: Estimate) -> str:
     return f"{points(change['estimate'])} ({points(change['low'])} to {points(change['high'])})"
 
 
+def nats(value: float) -> str:
+    """A number of nats, two decimals, with a true minus sign."""
+    return f"{value:.2f}".replace("-", "−")
+
+
+def nats_text(change: Estimate) -> str:
+    """A difference in nats with its sign and interval; `–` where there is none."""
+    if change["estimate"] is None:
+        return "–"
+    shown = {
+        key: f"{change[key]:+.2f}".replace("-", "−")
+        for key in ("estimate", "low", "high")
+        if change[key] is not None
+    }
+    return f"{shown['estimate']} ({shown['low']} to {shown['high']})" if "low" in shown else shown["estimate"]
+
+
 def points(difference: float) -> str:
     """A difference of rates in points, with its sign."""
     return f"{100 * difference:+.1f}".replace("-", "−")

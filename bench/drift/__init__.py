@@ -1,0 +1,1 @@
+"""`bench drift`: whether action classes and margins moved between two windows of a decision log, and why."""
