@@ -247,7 +247,9 @@ def _measures(
                 system: {case: own.get(key, {}).get(figure, Lost.NOT_RUN) for case, key in keys.items()}
                 for system, own in outcomes.items()
             }
-            if any(isinstance(value, float) for own in values.values() for value in own.values()):
+            known = any(isinstance(value, float) for own in values.values() for value in own.values())
+            # Recall and accuracy that nobody has are said to be unmeasurable; other figures are left out.
+            if known or figure in ("gar", "acc"):
                 found.append(Measure(part, figure, cases, values, mean=figure in COSTS))
     return found
 

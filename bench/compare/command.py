@@ -68,10 +68,9 @@ def _plan(shared: Shared, found: list[Folder], baseline: str | None, again: str 
 
 def summary(result: Mapping[str, Any], folder: Path) -> str:
     """The result for a person at the terminal."""
-    claims = [claim for claim in result["claims"] if claim["test"]]
-    lines = [
-        f"baseline {result['baseline']}; differences are on the same cases, p adjusted for {len(claims)}"
-    ]
+    claims = [claim for claim in result["claims"] if not claim["mean"]]
+    tested = sum(claim["test"] is not None for claim in claims)
+    lines = [f"baseline {result['baseline']}; differences are on the same cases, p adjusted for {tested}"]
     lines += [f"warning: {warning}" for warning in result["warnings"]]
     names = [f"  {claim['system']}: {rate_name(claim['figure'])}" for claim in claims]
     width, part = max(map(len, names), default=0), None
@@ -83,10 +82,14 @@ def summary(result: Mapping[str, Any], folder: Path) -> str:
                 f"{part:{width}} {'n':>5} {'change, points':>26} {'p (Holm)':>9}  gained/lost  floor",
             ]
         lines.append(
-            f"{name:{width}} {claim['n']:>5} {change_text(claim):>26} {p_text(claim['test']['p_holm']):>9}  "
+            f"{name:{width}} {claim['n']:>5} {change_text(claim):>26} {_p(claim):>9}  "
             f"{_moved(claim['outcomes']):>11}  {_floor(claim['floor'])}"
         )
     return "\n".join([*lines, "", f"report   {folder / 'report.html'}"])
+
+
+def _p(claim: Mapping[str, Any]) -> str:
+    return p_text(claim["test"]["p_holm"]) if claim["test"] else "–"
 
 
 def _moved(pairs: Mapping[str, int] | None) -> str:

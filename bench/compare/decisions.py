@@ -371,10 +371,11 @@ def _warnings(folders: Sequence[Folder]) -> list[str]:
         if len(set(told.values())) > 1:
             found.append(f"{what}: {', '.join(f'{label} {text}' for label, text in told.items())}")
 
+    differ("requests had other fields", {f.label: str(f.manifest.plan.arguments["fields"]) for f in folders})
     differ("b was chosen for other objectives", {f.label: f.result["objective"]["spec"] for f in folders})
     differ("the bias acts otherwise", {f.label: f"{f.result['scope']}/{f.result['apply']}" for f in folders})
     differ(
-        "replies were made with other sampling or fields",
+        "replies were made with other sampling",
         {f.label: str(f.result["generation"]["sampling"]) for f in folders if f.result.get("generation")},
     )
     if len({frozenset(file.sha256 for file in f.manifest.plan.data.values()) for f in folders}) > 1:

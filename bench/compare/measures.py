@@ -95,7 +95,7 @@ def claims(measures: Sequence[Measure], baseline: str, seed: int) -> list[Json]:
     """The claims of all systems against the baseline, their p adjusted as one family (Holm).
 
     A claim *holds* where its adjusted p is at most 0.05 and it is above the noise floor, as far as that was
-    measured.
+    measured; null where no pair could be scored.
     """
     found = [
         claim(measure, baseline, system, seed)
@@ -133,6 +133,7 @@ def claim(measure: Measure, baseline: str, system: str, seed: int) -> Json:
         "outcomes": None,
         "dropped": _dropped(measure, before, after),
         "test": None,
+        "holds": None,
         **_floor(measure, (baseline, system)),
     }
     floor = found["floor"]

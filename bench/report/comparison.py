@@ -78,7 +78,7 @@ def _differences(result: Result, drawn: Charts) -> str:
     forests = {name: caption for name in drawn if name.startswith("forest")}
     shown = [_words(tested), figures(drawn, forests)] if tested else []
     for part in dict.fromkeys(claim["part"] for claim in result["claims"]):
-        own = [claim for claim in tested if claim["part"] == part]
+        own = [claim for claim in result["claims"] if claim["part"] == part and not claim["mean"]]
         if own:
             heads = [
                 "",
@@ -136,6 +136,8 @@ def _claim(result: Result, claim: Json) -> list[str]:
     exploratory = any(s["name"] == claim["system"] and s.get("exploratory") for s in result["systems"])
     of = rate_name(claim["figure"]) + ", exploratory" * exploratory
     name = f"{escape(arm_name(claim['system']))}<small>{of}</small>"
+    if test is None:
+        return [name, "–", "–", cell(claim), "–", "–", "–", "–", _pairs(claim)]
     p = f"{escape(p_text(test['p_holm']))}<small>{escape(p_text(test['p']))} alone</small>"
     moved = f"+{pairs['gained']} −{pairs['lost']}" if pairs else "no yes or no"
     agreed = f"<small>both {pairs['both']}, neither {pairs['neither']}</small>" if pairs else ""

@@ -22,7 +22,7 @@ def folder(
     """A run folder: manifest, result and JSONL files."""
     path.mkdir(parents=True)
     session = Session(started=datetime.now(UTC), versions={"seam": "0"}, git=None)
-    made = Plan(command=command, arguments={}, seed=0, **plan)
+    made = Plan(command=command, arguments={"fields": {}}, seed=0, **plan)
     manifest = Manifest.model_validate({"state": state, "plan": made, "sessions": [session]})
     (path / "run.json").write_text(manifest.model_dump_json())
     (path / "result.json").write_text(json.dumps(result))

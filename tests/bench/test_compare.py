@@ -394,6 +394,18 @@ def test_errored_and_lost_cases_are_dropped_from_both_arms(bench: Bench, tmp_pat
     assert counts == {"planned": 8, "run": 7, "scored": 5, "errored": 1, "unmeasurable": 1}
 
 
+def test_recall_that_cannot_be_seen_is_no_zero_but_a_reason(bench: Bench, tmp_path: Path) -> None:
+    seen = [bfcl_case("m", "miss_param", entry, True, True) for entry in range(8)]
+    lost = [bfcl_case("m", "miss_param", entry, None, True) for entry in range(8)]
+    runs = [bfcl_run(tmp_path / name, records) for name, records in (("a", seen), ("b", lost), ("c", lost))]
+    for first, second in ((runs[0], runs[1]), (runs[1], runs[2])):
+        document = bench.document("compare", first, second)
+        found = claimed(document, second.name, "gar", "multi_turn_miss_param")
+        assert found["estimate"] is found["test"] is found["holds"] is None
+        assert (found["reason"], found["dropped"]["unmeasurable"]) == ("no pair was scored", 8)
+        assert "no pair was scored" in (bench.run / "report.html").read_text()
+
+
 def test_an_arm_with_the_baseline_s_server_and_calibration_is_the_noise_floor(
     bench: Bench, tmp_path: Path
 ) -> None:
