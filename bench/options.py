@@ -52,16 +52,19 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         return document
 
 
-def shared_options(limit: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+_OUT = "Run folder; the same command with the same folder resumes.  [default: runs/COMMAND-TIME]"
+
+
+def shared_options(limit: str, out_help: str = _OUT) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the shared options to a command, which gets them as one `shared` argument.
 
-    limit: help text of --limit, since what it limits differs by command.
+    limit: help text of --limit, since what it limits differs by command; out_help: that of --out, where it
+    is no run folder.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                      help="Run folder; the same command with the same folder resumes.  "
-                           "[default: runs/COMMAND-TIME]")  # fmt: skip
+                      help=out_help)  # fmt: skip
         @click.option("--limit", type=click.IntRange(min=1), metavar="N", help=limit)
         @click.option("--seed", type=int, default=0, show_default=True, metavar="N",
                       help="Seed of all that is drawn.")  # fmt: skip

@@ -24,7 +24,10 @@ _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
     "report", epilog="Examples: bench report runs/compare-1; bench report runs/calibrate-1 --out page"
 )
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="RUN")
-@shared_options(limit="Limits nothing: the page shows the run as it is.")
+@shared_options(
+    limit="Limits nothing: the page shows the run as it is.",
+    out_help="Folder to write to.  [default: the run's own]",
+)
 def command(*, shared: Shared, folder: Path) -> None:
     """Make a run's report again: report.html and charts/, in its folder or in --out.
 
@@ -42,5 +45,12 @@ def command(*, shared: Shared, folder: Path) -> None:
         raise InputError(
             "is not finished", where=str(folder), mend="repeat its command with the same --out, which goes on"
         )
-    page = write(RunFolder(folder, manifest), result_of(folder), shared.out or folder)
+    try:
+        page = write(RunFolder(folder, manifest), result_of(folder), shared.out or folder)
+    except KeyError as error:
+        raise InputError(
+            f"its result has no {error}, as an earlier bench left it",
+            where=str(folder),
+            mend="repeat its command with another --out",
+        ) from error
     shared.show({"report": str(page)}, lambda: f"report   {page}")

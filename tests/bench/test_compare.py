@@ -535,9 +535,14 @@ def test_a_report_is_made_again_from_the_run_s_own_files(bench: Bench, tmp_path:
 def test_a_report_that_cannot_be_made_is_refused_with_the_reason(bench: Bench, tmp_path: Path) -> None:
     scored = bfcl_run(tmp_path / "scored", [bfcl_case("m", "base", 0, True, True)])
     planned = calibration(tmp_path / "planned", made(), state="planned")
-    for run, told in ((scored, "bench score bfcl has no report"), (planned, "is not finished")):
+    old = calibration(tmp_path / "old", made())
+    for run, told in (
+        (scored, "bench score bfcl has no report"),
+        (planned, "is not finished"),
+        (old, "as an earlier bench left it"),
+    ):
         with pytest.raises(Shown) as shown:
-            bench.text("report", run)
+            bench.text("report", run, "--out", tmp_path / "page")
         assert shown.value.code == 2
         assert told in shown.value.line
 
