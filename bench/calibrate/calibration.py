@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from bench.calibrate import contextual, figures, generation, margins, profile, rerun
@@ -137,6 +138,12 @@ class Calibrating:
         replies = self.run.path / "replies.jsonl"
         said = {r["key"]: r for r in read_records(replies)} if replies.exists() else {}
         result["flips"] = flips(test, choice.bias, said)
+        arms = {f"b = {choice.bias:g}" if choice.bias else generation.OFF: result["profile"]}
+        if offered is not None:
+            arms["b(x)"] = result["contextual"]["profile"]
+        for arm, path in arms.items():
+            if window := generation.window(test, said, arm):
+                profile.add_reference(Path(path), window)
         return result
 
     def _read_margins(self, examples: Sequence[Example]) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from bench.calibrate.asking import Answer, Asking
 from bench.calibrate.figures import adjusted, paired
-from bench.calibrate.margins import Floats
+from bench.calibrate.margins import Floats, Measured
 from bench.decisions.example import Example
 from bench.errors import CheckFailed
 from bench.intervals import cluster_bootstrap, cluster_ratios
@@ -22,7 +22,9 @@ from bench.progress import Advance
 from bench.runs import RecordFile
 from bench.score.emissions import violates
 from calibrators.actions import Action, reply_action
+from calibrators.drift import NONE, Seen, Window, kind_of
 from calibrators.reply import Call, Reply
+from calibrators.request import case_of, tools_of
 
 Json = dict[str, Any]
 Calibration = str | Json
@@ -201,6 +203,17 @@ def _counts(examples: Sequence[Example], replies: Mapping[str, Json]) -> Json:
         "errored": len(run) - len(answered),
         "unmeasurable": len(answered) - len(scored),
     }
+
+
+def window(test: Measured, replies: Mapping[str, Json], arm: str) -> Window | None:
+    """An arm's replies on the test split, as drift counts them; None where it has none."""
+    seen = []
+    for example, margin in zip(test.examples, test.margin.tolist(), strict=True):
+        reply = replies.get(f"{arm}/{example.id}")
+        if reply is not None and reply["status"] == 200:
+            kind = kind_of(bool(tools_of(example.request)), case_of(example.request)[1])
+            seen.append(Seen(example.group, kind, reply["action"] or NONE, margin))
+    return Window.of(seen) if seen else None
 
 
 def is_scored(reply: Json | None) -> bool:

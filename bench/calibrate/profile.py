@@ -13,11 +13,12 @@ from bench.errors import InputError
 from bench.runs import versions
 from calibrators.bias import Apply
 from calibrators.contextual import Contextual
+from calibrators.drift import Window
 from calibrators.entry import Scope
 from calibrators.openers import Hint
 from proxy.config import explain
 from proxy.errors import ConfigError
-from proxy.profiles import RESERVED, Profile, read_profiles
+from proxy.profiles import RESERVED, Profile, Reference, read_profiles
 
 Json = dict[str, Any]
 
@@ -86,6 +87,16 @@ def write(folder: Path, content: Mapping[str, Any]) -> Path:
     except ConfigError as error:
         raise InputError(str(error), mend="give another --name") from None
     return path
+
+
+def add_reference(path: Path, window: Window) -> None:
+    """Add what replies were like to a profile that was written: `drift.reference: profile` compares with it.
+
+    Raises InputError as `write` does.
+    """
+    content = yaml.safe_load(path.read_text("utf-8"))
+    reference = Reference.of(window, f"test split of bench calibrate, {content['provenance']['date']}")
+    write(path.parent, {**content, "reference": reference.model_dump()})
 
 
 def shown(estimate: Mapping[str, Any]) -> Json:

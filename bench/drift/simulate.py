@@ -20,6 +20,7 @@ import click
 
 from bench.intervals import wilson
 from bench.progress import progress
+from bench.report.words import per_cent
 from calibrators.drift import Drift, Seen, Window, compare, kind_of
 
 Json = dict[str, Any]
@@ -145,7 +146,7 @@ def shown(found: Mapping[str, Json]) -> str:
 
 
 def _cell(figure: Json) -> str:
-    share = f"{100 * figure['runs']['estimate']:.0f} %"
+    share = per_cent(figure["runs"]["estimate"])
     return share if figure["median_delay"] is None else f"{share}, {figure['median_delay']:,.0f}"
 
 

@@ -29,17 +29,17 @@ def charts(group: Group, prefix: str) -> dict[str, Chart]:
 
 def _steps(steps: Sequence[Mapping[str, Any]], name: str) -> Chart:
     known = [
-        (table, style, [(i, step) for i, step in enumerate(steps) if step[table]["psi"] is not None])
+        (table, style, [(i, step) for i, step in enumerate(steps, 1) if step[table]["psi"] is not None])
         for table, style in (("classes", "due"), ("margins", "not-due"))
     ]
     most = max([2 * MOVED_PSI, *(step[table]["psi"] for table, _, of in known for _, step in of)])
     about = "PSI of each step of the window against the reference, for classes and for margins."
     axes = (
-        Axis(-0.5, len(steps) - 0.5, "step of the window, in the order of time"),
+        Axis(0.5, len(steps) + 0.5, "step of the window, in the order of time"),
         Axis(0, most * 1.08, "PSI"),
     )
     chart = Chart(name, "When it moved", about, *axes)
-    chart.line([(-0.5, MOVED_PSI), (len(steps) - 0.5, MOVED_PSI)], "reference")
+    chart.line([(0.5, MOVED_PSI), (len(steps) + 0.5, MOVED_PSI)], "reference")
     for table, style, of in known:
         chart.line([(i, step[table]["psi"]) for i, step in of], style)
         for i, step in of:
@@ -87,16 +87,24 @@ class _BothSides(Axis):
 
 
 def _margins(histogram: Mapping[str, Sequence[int]], name: str) -> Chart:
-    sides = {end: [count / sum(counts) for count in counts] for end, counts in histogram.items()}
+    edges = (EDGES[0] - 2, *EDGES, EDGES[-1] + 2)
+    widths = [high - low for low, high in pairwise(edges)]
+    sides = {
+        end: [count / sum(counts) / width for count, width in zip(counts, widths, strict=True)]
+        for end, counts in histogram.items()
+    }
     most = max(share for shares in sides.values() for share in shares) * 1.05
     about = "Shares of the margin's bins: the reference above, the window below."
-    axes = Axis(EDGES[0] - 2, EDGES[-1] + 2, "margin, nats"), _BothSides(-most, most, "share of replies read")
+    axes = (
+        Axis(EDGES[0] - 2, EDGES[-1] + 2, "margin, nats"),
+        _BothSides(-most, most, "share of replies read, per nat"),
+    )
     chart = Chart(name, "Margins before any bias", about, *axes)
-    edges = (EDGES[0] - 2, *EDGES, EDGES[-1] + 2)
     for i, (low, high) in enumerate(pairwise(edges)):
         for end, sign, style in (("reference", 1, "plain"), ("current", -1, "due")):
             word = "reference" if end == "reference" else "window"
-            tip = f"{number(low)} to {number(high)}, {word}: {per_cent(sides[end][i])}"
+            share = sides[end][i] * widths[i]
+            tip = f"{number(low)} to {number(high)}, {word}: {per_cent(share)}"
             chart.bar(low, high, 0, sign * sides[end][i], style, tip)
     chart.rules([(0.0, "even odds", "reference")])
     chart.legend([("reference (up)", "plain"), ("window (down)", "due")])

@@ -71,6 +71,8 @@ def test_one_command_gives_a_profile_a_page_and_the_figures(
     assert profile.bias is not None
     assert profile.bias.value == bias < 0
     assert profile.provenance["test"]["chosen"]["over_calling"]["method"] == "wilson"
+    assert profile.reference is not None, "drift compares with it on request"
+    assert profile.reference.n == result["counts"]["test"]["scored"] == profile.reference.value.margins.n
 
     # Whole replies decide as the first token does, since this model says nothing before a call.
     arms = result["generation"]["arms"]
