@@ -57,12 +57,13 @@ types: .venv/.made
 
 # Four at a time also on two cores: most of these wait more than they work.
 quick: .venv/.made
-	@$(PY) -m pytest -q -n 4 -m 'not ($(REAL))'
+	@$(PY) -m pytest -q -n 4 -m 'not (whole or $(REAL))'
 
 check: lint types quick
 
 # Everything, the real vLLM server and real clients included; what it starts it stops.
-test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients quick
+test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients
+	@$(PY) -m pytest -q -n 4 -m 'not ($(REAL))'
 	@$(PY) -m pytest -q -m '$(REAL)'
 
 # Side by side, since pip uses one core.

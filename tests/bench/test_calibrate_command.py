@@ -17,6 +17,8 @@ from bench.seam import proxy
 from proxy.profiles import read_profiles
 from tests.bench.deciding import Deciding, rows, running
 
+pytestmark = pytest.mark.whole
+
 COUNT = 96
 """Just enough to be chosen on, and too few for a bootstrap, which would take most of a test's time."""
 

@@ -550,6 +550,7 @@ def test_a_report_that_cannot_be_made_is_refused_with_the_reason(bench: Bench, t
 # From end to end --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_two_calibrated_checkpoints_are_compared_and_both_pages_made_again(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -342,6 +342,7 @@ def overhead(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.whole
 def test_the_command_measures_resumes_and_explains(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = overhead(out, "--json")
