@@ -157,10 +157,7 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
         action = reply_action(reply, choice, sitting.settings.config.cues) if whole else None
         repeated = repeated_calls(sitting.fields, choice.calls)
         if whole:
-            _count_choice(runtime, sitting, action, choice, repeated)
-            kind = kind_of(bool(base["tools"]), base["turn"])
-            seen = Seen(hash(base["case_id"]), kind, action or NONE, sitting.margin(choice).margin)
-            runtime.drift.add(*_labels(sitting), seen)
+            _count_choice(runtime, sitting, base, action, choice, repeated)
         if sampled and runtime.log is not None:
             fields = _choice(sitting, index, choice, action, repeated)
             if sitting.settings.config.decisions.text:
@@ -197,12 +194,19 @@ def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None
 
 
 def _count_choice(
-    runtime: Runtime, sitting: Sitting, action: Action | None, choice: Choice, repeated: int
+    runtime: Runtime,
+    sitting: Sitting,
+    base: Mapping[str, Any],
+    action: Action | None,
+    choice: Choice,
+    repeated: int,
 ) -> None:
-    labels = _labels(sitting)
-    tools = "yes" if tools_of(sitting.fields) else "no"
-    runtime.metrics.actions.labels(*labels, action or NONE, tools).inc()
+    labels, tools = _labels(sitting), bool(base["tools"])
+    runtime.metrics.actions.labels(*labels, action or NONE, "yes" if tools else "no").inc()
     read = sitting.margin(choice)
+    # The hash: a client's own case id may be as long as a header.
+    seen = Seen(hash(base["case_id"]), kind_of(tools, base["turn"]), action or NONE, read.margin)
+    runtime.drift.add(*labels, seen)
     if read.probability is not None and read.margin is not None:
         runtime.metrics.entry_probability.labels(*labels).observe(read.probability)
         runtime.metrics.entry_margin.labels(*labels).observe(read.margin)
