@@ -49,7 +49,7 @@ def plan(
     calibrators: list[Calibrator] = []
     bias = None
     if profile.bias is not None:
-        value = round(profile.bias.on(features), 4)
+        value = profile.bias.on(features)
         bias = _bias(profile, profile.bias.apply, value, model, entry, facts, config)
     if isinstance(bias, Resample | Bias) and not _fits(bias, dialect):
         bias = Idle(Skip("route", f"{dialect.route} takes a bias by the processor only"))

@@ -304,3 +304,12 @@ async def test_an_inline_bias_takes_the_rest_from_its_profile(tmp_path: Path) ->
         answer = await proxy.chat(calibration={"profile": "strict", "bias": -4}, tools=TOOLS)
         assert upstream.requests[0].json["logit_bias"] == {"7": -4}
         assert answer.header("x-calibration-applied") == "bias=-4/logit_bias"
+
+
+async def test_a_bias_acts_to_the_last_digit_that_was_asked_for(tmp_path: Path) -> None:
+    async with (
+        Upstream([said("Hello.")]) as upstream,
+        seam(tmp_path, upstream.url, MODELS, PROFILES) as proxy,
+    ):
+        await proxy.chat(calibration={"profile": "strict", "bias": -1.23456789}, tools=TOOLS)
+        assert set(upstream.requests[0].json["logit_bias"].values()) == {-1.23456789}
