@@ -203,7 +203,7 @@ def reports_error(message: Fields, text: str) -> bool:
     return isinstance(status, str) and status.lower() in _ERROR_WORDS
 
 
-def loaded(text: str) -> Any:
+def loaded(text: str | bytes) -> Any:
     """JSON, or None for any other text."""
     try:
         return json.loads(text)

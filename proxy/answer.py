@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from calibrators.body import Body, dumped
+from calibrators.conversation import loaded
 from calibrators.dialects import Dialect, Json
 from calibrators.flow import Query, Settled
 from calibrators.reply import Reply
@@ -195,7 +196,7 @@ class Answer:
             choices = [{"index": 0, "message": spoken, "finish_reason": "stop"}]
             document = Body.parse(self.document.decode()).with_json(choices=choices).render().encode()
             return replace(self, reply=reply, own=True, document=document, raw=document)
-        chunks = [_document(event.data) for piece in self._pending for event in piece.events]
+        chunks = [loaded(event.data or b"") for piece in self._pending for event in piece.events]
         head = {key: value for key, value in next(filter(None, chunks), {}).items() if key in _CHUNK_HEAD}
         shown: list[Json] = [
             {**head, "choices": [{"index": 0, "delta": spoken, "finish_reason": None}]},
@@ -254,9 +255,11 @@ class Answer:
                 self._take(event.data)
 
     def _take(self, data: bytes) -> None:
-        document = _document(data)
-        if document is None:
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
             self.reply.readable = False
+            return
         if isinstance(document, dict):
             self.reply.add(self.dialect.reply(document))
             if self.streamed and self.dialect.last_event and document.get("type") == self.dialect.last_event:
@@ -284,11 +287,3 @@ class Answer:
             return None
         finally:
             self.clock.upstream_seconds += time.perf_counter() - waited
-
-
-def _document(data: bytes | None) -> Any:
-    """The JSON of a body or an event; None where it is none."""
-    try:
-        return None if data is None else json.loads(data)
-    except (ValueError, RecursionError):
-        return None

@@ -298,3 +298,11 @@ async def test_two_requests_at_once_do_not_meet(tmp_path: Path) -> None:
         biased = ["logit_bias" in request.json for request in upstream.requests]
         assert sorted(biased) == [False, True]
         assert (one.header("x-calibration"), two.header("x-calibration")) == ("strict", "off")
+
+
+async def test_an_event_that_is_null_leaves_the_reply_its_class(tmp_path: Path) -> None:
+    writes = (event(b"null"), chunk(content="Which one?"), chunk("stop"), DONE)
+    async with Upstream([Reply(writes=writes)]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        await proxy.chat(stream=True, tools=TOOLS)
+        (record,) = await proxy.records(1)
+    assert record["action"] == "ask"
