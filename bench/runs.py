@@ -321,6 +321,14 @@ def read_manifest(path: Path) -> Manifest:
         ) from error
 
 
+def check_done(manifest: Manifest, path: Path) -> None:
+    """Raise InputError for a run that is not at its end."""
+    if manifest.state != "done":
+        raise InputError(
+            "is not finished", where=str(path), mend="repeat its command with the same --out, which goes on"
+        )
+
+
 def versions() -> dict[str, str]:
     """Versions of Python, of seam, and of those of its dependencies that are installed.
 

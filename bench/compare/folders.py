@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bench.errors import InputError
-from bench.runs import Manifest, Record, read_manifest, read_records
+from bench.runs import Manifest, Record, check_done, read_manifest, read_records
 
 Json = dict[str, Any]
 Kind = Literal["decisions", "bfcl", "tau2"]
@@ -108,10 +108,7 @@ def _folder(text: str) -> Folder:
             where=str(path),
             mend=f"give runs of bench {', '.join(KINDS)}",
         )
-    if manifest.state != "done":
-        raise InputError(
-            "is not finished", where=str(path), mend="repeat its command with the same --out, which goes on"
-        )
+    check_done(manifest, path)
     return Folder(name or path.resolve().name, path, kind, manifest, result_of(path))
 
 

@@ -5,9 +5,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bench.report import page
 from bench.report.calibration_charts import charts
 from bench.report.charts import Chart
-from bench.report.page import Section, cell, figures, page, paragraph, table, write
+from bench.report.page import Section, cell, figures, paragraph, table
 from bench.report.words import (
     NAMES,
     arm_name,
@@ -37,9 +38,8 @@ def write_report(run: RunFolder, result: Result, folder: Path) -> Path:
     """Write the run's report.html and charts into a folder; the page's path."""
     drawn = charts(result)
     title = f"Calibration of {result['model']}: b = {number(result['choice']['bias'])} nats"
-    foot = f"bench calibrate, seed {run.manifest.plan.seed}. All figures of this page are in result.json too."
-    html = page(title, _lead(result), sections(run, result, drawn), result, foot)
-    return write(folder, "report.html", html, list(drawn.values()))
+    parts = sections(run, result, drawn)
+    return page.write_report(run, result, folder, title, _lead(result), parts, list(drawn.values()))
 
 
 def sections(run: RunFolder, result: Result, drawn: Charts) -> list[Section]:

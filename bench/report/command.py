@@ -10,7 +10,7 @@ from bench.compare.folders import result_of
 from bench.errors import InputError
 from bench.options import Shared, shared_options
 from bench.report import calibration, comparison, drift
-from bench.runs import RunFolder, read_manifest
+from bench.runs import RunFolder, check_done, read_manifest
 
 _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
     "calibrate": calibration.write_report,
@@ -41,10 +41,7 @@ def command(*, shared: Shared, folder: Path) -> None:
             where=str(folder),
             mend=f"give a run of bench {' or '.join(_PAGES)}",
         )
-    if manifest.state != "done":
-        raise InputError(
-            "is not finished", where=str(folder), mend="repeat its command with the same --out, which goes on"
-        )
+    check_done(manifest, folder)
     try:
         page = write(RunFolder(folder, manifest), result_of(folder), shared.out or folder)
     except KeyError as error:

@@ -5,9 +5,10 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from bench.report import page
 from bench.report.charts import Chart
 from bench.report.drift_charts import charts
-from bench.report.page import Section, cell, figures, page, paragraph, table, write
+from bench.report.page import Section, cell, figures, paragraph, table
 from bench.report.words import nats, nats_text, p_text, per_cent
 from bench.runs import RunFolder
 from calibrators.drift import MOVED_PSI
@@ -90,15 +91,14 @@ def write_report(run: RunFolder, result: Result, folder: Path) -> Path:
         f"<span>{escape(reading(group))}</span></div>"
         for group in result["groups"]
     )
-    plan = run.manifest.plan
-    foot = f"bench drift, seed {plan.seed}. All figures of this page are in result.json too."
     soft = (
         f"A table moved where its test has p < 0.001 and PSI is {MOVED_PSI} or more; at the same mix: after "
         "the reference was reweighted to the current kinds of traffic. No number below "
         f"{result['minimum']} replies."
     )
-    html = page("Drift", f'<div class="tiles">{lead}</div>{paragraph(soft, "soft")}', sections, result, foot)
-    return write(folder, "report.html", html, [chart for own in drawn for chart in own.values()])
+    lead = f'<div class="tiles">{lead}</div>{paragraph(soft, "soft")}'
+    shown = [chart for own in drawn for chart in own.values()]
+    return page.write_report(run, result, folder, "Drift", lead, sections, shown)
 
 
 def _section(group: Group, drawn: Mapping[str, Chart]) -> str:

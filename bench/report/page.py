@@ -13,6 +13,7 @@ import resvg_py
 from bench.errors import InputError
 from bench.report.charts import Chart
 from bench.report.words import points
+from bench.runs import RunFolder
 
 Json = dict[str, Any]
 _ZOOM = 2
@@ -45,6 +46,24 @@ def page(title: str, lead: str, sections: Sequence[Section], data: Mapping[str, 
         f'<script type="application/json" id="figures">{told}</script>'
         f"<script>{_file('script.js')}</script></body></html>\n"
     )
+
+
+def write_report(
+    run: RunFolder,
+    result: Mapping[str, Any],
+    folder: Path,
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    charts: Sequence[Chart],
+) -> Path:
+    """Write the page of a run, which names its command and seed, and its charts into a folder; its path.
+
+    Raises InputError where they can't be written.
+    """
+    plan = run.manifest.plan
+    foot = f"bench {plan.command}, seed {plan.seed}. All figures of this page are in result.json too."
+    return write(folder, "report.html", page(title, lead, sections, result, foot), charts)
 
 
 def figure(chart: Chart, caption: str) -> str:
