@@ -67,6 +67,7 @@ class Metrics:
             ("direction",),
             registry=registry,
         )
+        _start_at_zero(self.flips, "to_call", "to_text")
         self.interventions = Counter(
             "seam_interventions",
             "What calibrators did to replies.",
@@ -110,6 +111,12 @@ class Metrics:
             buckets=(1, 2, 3, 4, 5, 6),
             registry=registry,
         )
+        self.tokens = Counter(
+            "seam_tokens",
+            "Tokens of upstream queries, by what the query was for, where the upstream counted them.",
+            (*by_model, "role", "kind"),
+            registry=registry,
+        )
         self.passthrough = Counter(
             "seam_passthrough",
             "Replies served without a calibration that was picked, by reason.",
@@ -140,5 +147,12 @@ class Metrics:
         self.reloads = Counter(
             "seam_config_reloads", "Reloads of configuration and profiles.", ("outcome",), registry=registry
         )
+        _start_at_zero(self.reloads, "done", "refused")
         build = Gauge("seam_build_info", "The running version.", ("version",), registry=registry)
         build.labels(version("seam")).set(1)
+
+
+def _start_at_zero(counter: Counter, *values: str) -> None:
+    """Show a series before its first event: Prometheus' increase() takes no notice of a first sample."""
+    for value in values:
+        counter.labels(value)

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -148,7 +148,7 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
     reply = served.reply if served else Reply(sitting.status, ended=True)
     whole = sitting.outcome == "ok" and sitting.status < 400
     choices = sorted(reply.choices.items()) if reply.choices else [(0, Choice())]
-    _count(runtime, sitting, len(answers), now)
+    _count(runtime, sitting, answers, now)
     if sitting.pick.explicit_off:
         return
     base = _base(sitting, answers, now)
@@ -169,14 +169,19 @@ def _labels(sitting: Sitting) -> tuple[str, str]:
     return sitting.settings.model_label(sitting.model.served), sitting.pick.label
 
 
-def _count(runtime: Runtime, sitting: Sitting, queries: int, now: float) -> None:
+def _count(runtime: Runtime, sitting: Sitting, answers: Sequence[Answer], now: float) -> None:
     metrics = runtime.metrics
     labels = _labels(sitting)
     metrics.requests.labels(sitting.dialect.route, *labels, str(sitting.status or 499)).inc()
     metrics.upstream_seconds.labels(*labels).observe(sitting.clock.upstream_seconds)
     metrics.overhead_seconds.labels(*labels).observe(sitting.own_seconds(now))
-    if queries:
-        metrics.queries.labels(*labels).observe(queries)
+    if answers:
+        metrics.queries.labels(*labels).observe(len(answers))
+    for answer in answers:
+        for kind in ("prompt", "completion"):
+            tokens = (answer.reply.usage or {}).get(f"{kind}_tokens")
+            if isinstance(tokens, int) and tokens > 0:  # what a server writes there is its own affair
+                metrics.tokens.labels(*labels, answer.query.role, kind).inc(tokens)
     if sitting.first_shown_at is not None:
         metrics.first_token_seconds.labels(*labels).observe(sitting.first_shown_at - sitting.body_came)
     if sitting.outcome == "upstream_error":

@@ -10,7 +10,7 @@ from tests.upstream import Reply, Upstream, chunk, compact, said, streamed
 
 DOCS = Path(__file__).parents[2] / "docs"
 BOUNDED = {"route", "model", "profile", "status", "action", "tools", "direction", "calibrator", "outcome"}
-BOUNDED |= {"reason", "version", "bias", "statistic", "le"}
+BOUNDED |= {"reason", "version", "bias", "statistic", "role", "kind", "le"}
 STRICT = {"name": "strict", "entry": {"tokens": [7]}, "bias": {"value": -1.5, "apply": "logit_bias"}}
 MODELS = {"models": {"m": {"profile": "strict"}}}
 
@@ -68,6 +68,28 @@ async def test_a_reply_is_counted_once_under_its_model_profile_and_class(tmp_pat
         for histogram in ("upstream_seconds", "overhead_seconds", "first_token_seconds", "queries_per_reply"):
             assert proxy.sample(f"seam_{histogram}_count", **labels) == 1
         assert proxy.sample("seam_requests_in_flight") == 0
+
+
+async def test_tokens_are_counted_by_what_the_query_was_for(tmp_path: Path) -> None:
+    odd = compact({"choices": [], "usage": {"prompt_tokens": "12", "completion_tokens": -5}})
+    async with (
+        Upstream([said("It is noon."), said("It is one."), Reply(body=odd)]) as upstream,
+        seam(tmp_path, upstream.url, MODELS, [{"name": "strict", "sri": True}]) as proxy,
+    ):
+        await proxy.chat(tools=TOOLS)
+        await proxy.chat()
+        labels = {"model": "m", "profile": "strict"}
+        for role in ("first", "sri"):
+            assert proxy.sample("seam_tokens_total", role=role, kind="prompt", **labels) == 12
+            assert proxy.sample("seam_tokens_total", role=role, kind="completion", **labels) == 5
+        assert len(await proxy.records(2)) == 2
+
+
+async def test_rare_events_show_a_zero_before_the_first(tmp_path: Path) -> None:
+    async with Upstream([]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        exposition = await proxy.exposition()
+        assert 'seam_config_reloads_total{outcome="refused"} 0.0' in exposition
+        assert 'seam_entry_flips_total{direction="to_text"} 0.0' in exposition
 
 
 async def test_a_request_that_is_refused_is_counted_under_the_route_that_it_asked_for(tmp_path: Path) -> None:
