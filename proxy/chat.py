@@ -24,6 +24,7 @@ from calibrators.skip import Skip
 from calibrators.sri import Sri
 from proxy import headers as h
 from proxy.answer import Answer, Clock
+from proxy.auth import Caller
 from proxy.client import Client
 from proxy.driver import Exchange
 from proxy.edits import Edits, HideLogprobs
@@ -55,6 +56,7 @@ class Incoming:
     body: bytes
     request_id: str
     arrived: float
+    caller: Caller
 
 
 async def serve_calibrated(
@@ -67,7 +69,13 @@ async def serve_calibrated(
     """
     sitting, asked = await _sit_down(runtime, request, body, dialect)
     upstream = sitting.settings.upstream_of(sitting.model.served)
-    headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=True)
+    headers = h.upstream_headers(
+        request.headers,
+        request.request_id,
+        upstream.api_key,
+        own_keys=sitting.settings.config.auth is not None,
+        readable=True,
+    )
     held = _held(sitting, client)
     exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held)
     served: Answer | None = None
@@ -87,7 +95,7 @@ async def serve_calibrated(
     except HttpError as error:
         sitting.outcome = "error" if isinstance(error, CalibrationFailed) else "upstream_error"
         sitting.status = sitting.status or error.status
-        logger.warning("%s %s: %s", request.request_id, request.path, error.message)
+        logger.warning("%s: %s", request.path, error.message)
         await client.fail(error, _own_headers(sitting))
     except asyncio.CancelledError:
         sitting.outcome = "error"  # the proxy stops, and the reply is broken off
@@ -118,6 +126,7 @@ async def _sit_down(
         model.served,
         config,
         settings.profiles,
+        request.caller.profiles,
     )
     if "calibration" in body.fields:
         body = body.with_raw(calibration=None)
@@ -135,6 +144,7 @@ async def _sit_down(
     sitting = Sitting(
         settings=settings,
         request_id=request.request_id,
+        client=request.caller.name,
         case_id=case_id,
         dialect=dialect,
         fields=fields,
@@ -202,9 +212,7 @@ async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
             asking = shadow_margin(shadow.by, model, sitting.fields, shadow.entry)
             sitting.shadowed = await upstream.answered(asking)
     except (HttpError, TimeoutError) as error:
-        logger.warning(
-            "%s: reading by %s: %s", sitting.request_id, shadow.by, str(error) or "no answer in time"
-        )
+        logger.warning("reading by %s: %s", shadow.by, str(error) or "no answer in time")
 
 
 async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
@@ -215,7 +223,7 @@ async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:
     except CalibrationFailed as error:
         if sitting.settings.config.on_error == "fail":
             raise
-        logger.error("%s: %s", sitting.request_id, error.message, exc_info=error.__cause__)
+        logger.error("%s", error.message, exc_info=error.__cause__)
         sitting.report.void = Skip("failed", error.message)
         return await exchange.run(plain(asked))
 

@@ -37,17 +37,20 @@ def cli() -> None:
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080]")
 @click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Least level of the program log.  [default: info]",
 )
 def serve(
-    config: Path | None, upstream: str | None, host: str | None, port: int | None, log_level: str
+    config: Path | None, upstream: str | None, host: str | None, port: int | None, log_level: str | None
 ) -> None:
     """Run the proxy."""
     from proxy.server import serve as run
-    from proxy.server import set_up_logging
 
-    set_up_logging(log_level)
-    run(_config_path(config), _flags(upstream, host, port))
+    flags = _flags(upstream, host, port)
+    if log_level is not None:
+        flags["logging"] = {"level": log_level}
+    run(_config_path(config), flags)
 
 
 @cli.command()
@@ -68,6 +71,28 @@ def check(config: Path | None, upstream: str | None, as_json: bool) -> None:
     click.echo(json.dumps(findings.as_json(), indent=2) if as_json else table(findings))
     if findings.problems:
         sys.exit(1)
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--profile", "profiles", multiple=True, help="Only calibration it may pick; may be repeated.")
+@click.option("--opens", multiple=True, type=click.Choice(["api", "pages"]), help="[default: api]")
+def key(name: str, profiles: tuple[str, ...], opens: tuple[str, ...]) -> None:
+    """Make a client's key, and the line that tells the configuration of it.
+
+    The key is shown once, on stdout. The line goes under auth.keys in seam.yaml; it is no secret.
+    """
+    from proxy.auth import hashed, new_key
+
+    made = new_key()
+    told = {"sha256": hashed(made), **_given(opens=opens, profiles=profiles)}
+    click.echo(f"key:  {made}")
+    click.echo("seam.yaml:")
+    click.echo(f"auth:\n  keys:\n    {json.dumps(name)}: {json.dumps(told)}")
+
+
+def _given(**lists: tuple[str, ...]) -> dict[str, list[str]]:
+    return {key: list(values) for key, values in lists.items() if values}
 
 
 @cli.command()

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -169,6 +177,37 @@ class Drift(Section):
         return self
 
 
+Opens = Literal["api", "pages"]
+
+
+class ClientKey(Section):
+    """One client's key, which `seam key` makes."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """The hash of the key; the key itself stands nowhere."""
+    opens: tuple[Opens, ...] = ("api",)
+    """`api`: the upstream's routes; `pages`: /metrics and /seam/."""
+    profiles: tuple[str, ...] | None = None
+    """The only calibrations that it may pick, `off` and `inline` among them; unset: all."""
+
+
+class Auth(Section):
+    """Who may ask. Where this is unset, everybody who reaches the port."""
+
+    keys: Annotated[dict[str, ClientKey], Field(min_length=1)]
+    """By the client's name."""
+
+    @field_validator("keys")
+    @classmethod
+    def _one_name_each(cls, keys: dict[str, ClientKey]) -> dict[str, ClientKey]:
+        names: dict[str, str] = {}
+        for name, key in keys.items():
+            if key.sha256 in names:
+                raise ValueError(f"{names[key.sha256]} and {name} have the same key")
+            names[key.sha256] = name
+        return keys
+
+
 class Limits(Section):
     """What one client may ask of the proxy."""
 
@@ -177,6 +216,14 @@ class Limits(Section):
     """Requests in flight; more get 503. Unset: no limit."""
     max_queries: Annotated[int, Field(ge=1, le=20)] = 6
     """Upstream queries made for one reply, redrawn and reconciling ones together."""
+
+
+class Logging(Section):
+    """The program log, on stderr."""
+
+    format: Literal["text", "json"] = "text"
+    """A line of text, or one JSON object a line."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class State(Section):
@@ -239,6 +286,7 @@ class Config(BaseSettings):
     profiles: Profiles = Profiles()
     selection: Selection = Selection()
     decisions: Decisions = Decisions()
+    auth: Auth | None = None
     limits: Limits = Limits()
     reading: Annotated[Reading, BeforeValidator(_reading)] = Reading()
     """A word for `how`, or how, share and top."""
@@ -246,6 +294,9 @@ class Config(BaseSettings):
     """A word for `reference`, or reference, window, minimum and path."""
     state: Annotated[State, BeforeValidator(_state)] = State()
     """A word or URL for `store`, or store, ttl_seconds and cases."""
+    logging: Logging = Logging()
+    tracing: Literal["otlp", "off"] = "off"
+    """`otlp`: a span for each upstream query; where they go say the OTEL_ variables."""
     cues: Cues = Cues.SEAM
     """The classifier's rules: `seam`, or the `published` lists, by which published figures were counted."""
     forward: Literal["v1", "all"] = "v1"

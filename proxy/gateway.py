@@ -9,13 +9,15 @@ from urllib.parse import unquote
 from calibrators.dialects import DIALECTS
 from proxy import headers as h
 from proxy.answer import Clock
+from proxy.auth import admitted
 from proxy.chat import Incoming, parse_body, serve_calibrated
 from proxy.client import Client, ClientGone, Receive, Scope, Send
 from proxy.connections import Response
 from proxy.errors import BadSelection, Busy, HttpError, NotForwarded
 from proxy.metrics import OTHER
+from proxy.program_log import current_request
 from proxy.runtime import Runtime
-from proxy.selection import OFF
+from proxy.selection import OFF, menu
 
 logger = logging.getLogger("seam")
 
@@ -52,11 +54,12 @@ class Gateway:
             return
         client = Client(scope, receive, send)
         request_id = _request_id(client)
+        current_request.set(request_id)
         try:
             with self._runtime.serving():
                 await self._answer(scope, client, request_id)
         except ClientGone:
-            logger.info("%s: the client left before its request was complete", request_id)
+            logger.info("the client left before its request was complete")
         except HttpError as error:
             self._count(str(error.status), _route(scope))
             await client.fail(error, [(b"x-request-id", request_id.encode("latin-1"))])
@@ -66,21 +69,24 @@ class Gateway:
             # The end of the drain; to raise on would only show a traceback for what is meant.
             await client.fail(Busy("the proxy stopped before the reply's end", retry_after=1), [])
         except Exception:
-            logger.exception("%s: this is a fault of Seam's", request_id)
+            logger.exception("this is a fault of Seam's")
             self._count("500", _route(scope))
             await client.fail(HttpError("the proxy failed; its log says why"), [])
 
     async def _answer(self, scope: Scope, client: Client, request_id: str) -> None:
         arrived = time.perf_counter()
         settings = self._runtime.settings
+        caller = admitted(settings.config.auth, client.headers, "api")
         path, prefix, target = _split(scope)
-        if prefix is not None and prefix != OFF and prefix not in settings.profiles:
-            valid = ", ".join([*sorted(settings.profiles), OFF])
+        if prefix is not None and prefix not in (offered := menu(settings.profiles, caller.profiles)):
+            valid = ", ".join(offered)
             raise BadSelection(f"no calibration {prefix[:80]!r} in the path; valid names: {valid}")
         if settings.config.forward == "v1" and not _is_documented(path):
             raise NotForwarded(f"{path} is not passed on; `forward: all` opens every path of the upstream")
         raw = await client.body(settings.config.limits.body_bytes)
-        request = Incoming(scope["method"], path, target, prefix, client.headers, raw, request_id, arrived)
+        request = Incoming(
+            scope["method"], path, target, prefix, client.headers, raw, request_id, arrived, caller
+        )
         dialect = DIALECTS.get(path)
         if dialect is not None and request.method == "POST":
             body = parse_body(raw)
@@ -91,8 +97,15 @@ class Gateway:
 
     async def _forward(self, request: Incoming, client: Client) -> None:
         """Pass a request on as it came, and its answer back chunk for chunk."""
-        upstream = self._runtime.settings.upstream_of(None)
-        headers = h.upstream_headers(request.headers, request.request_id, upstream.api_key, readable=False)
+        settings = self._runtime.settings
+        upstream = settings.upstream_of(None)
+        headers = h.upstream_headers(
+            request.headers,
+            request.request_id,
+            upstream.api_key,
+            own_keys=settings.config.auth is not None,
+            readable=False,
+        )
         clock = Clock(upstream.settings.timeouts)
         response: Response | None = None
         try:

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from contextvars import Context
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,12 +16,13 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from proxy.app import App
-from proxy.config import Listen
+from proxy.config import Listen, load
 from proxy.decisions import DecisionLog
 from proxy.drift import DriftWindows
 from proxy.errors import ConfigError
 from proxy.memory import memory
 from proxy.metrics import Metrics
+from proxy.program_log import set_up_logging
 from proxy.runtime import Runtime
 from proxy.settings import Reloader, build
 
@@ -33,6 +35,7 @@ def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: it can't start, in one line.
     """
+    set_up_logging(load(path, flags).logging)
     server = prepared(path, flags)
     with _listening(server.runtime.settings.config.listen) as listener:
         server.run(sockets=[listener])
@@ -119,7 +122,8 @@ class Server(uvicorn.Server):
         self.runtime.draining = True
         seconds = self.runtime.settings.config.listen.drain_seconds
         self._drain_until = time.monotonic() + seconds
-        logger.info("stopping: %d requests in flight have %g s", self.runtime.in_flight, seconds)
+        told = ("stopping: %d requests in flight have %g s", self.runtime.in_flight, seconds)
+        Context().run(logger.info, *told)  # a signal may interrupt a request, which it is not about
 
     async def on_tick(self, counter: int) -> bool:
         """Stop once everything in flight has ended, or the time for it is over."""
@@ -128,21 +132,3 @@ class Server(uvicorn.Server):
         ):
             self.should_exit = True
         return await super().on_tick(counter)
-
-
-class CutReplies(logging.Filter):
-    """Keeps uvicorn from calling it an error that we break off a reply which the upstream broke off."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be written."""
-        return "returned without completing response" not in record.getMessage()
-
-
-def set_up_logging(level: str) -> None:
-    """Program log on stderr, one line an event."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx", "httpcore", "watchfiles", "uvicorn.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    uvicorn_log = logging.getLogger("uvicorn.error")
-    uvicorn_log.setLevel(logging.WARNING)
-    uvicorn_log.addFilter(CutReplies())

@@ -16,12 +16,12 @@ from proxy.plan import is_stale
 from proxy.probe import hints_of, watch
 from proxy.profiles import Profile, read_profiles
 from proxy.runtime import Runtime, Settings
-from proxy.selection import OFF
+from proxy.selection import INLINE, OFF
 from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
 
-_AT_START = ("listen", "decisions", "drift", "state")
+_AT_START = ("listen", "decisions", "drift", "logging", "state", "tracing")
 
 
 def build(path: Path | None, flags: Mapping[str, Any], running: Settings | None = None) -> Settings:
@@ -36,6 +36,11 @@ def build(path: Path | None, flags: Mapping[str, Any], running: Settings | None 
         if model.profile is not None and model.profile not in (*profiles, OFF):
             valid = ", ".join([*sorted(profiles), OFF])
             raise ConfigError(f"models.{name}.profile: no profile {model.profile!r}; there is: {valid}")
+    for name, key in (config.auth.keys if config.auth else {}).items():
+        for profile in key.profiles or ():
+            if profile not in (valid_names := (*sorted(profiles), OFF, INLINE)):
+                there = ", ".join(valid_names)
+                raise ConfigError(f"auth.keys.{name}.profiles: no profile {profile!r}; there is: {there}")
     upstreams: dict[str, Upstream] = {}
     for name, settings in config.upstreams.items():
         old = running.upstreams.get(name) if running else None
