@@ -11,6 +11,7 @@ import yaml
 
 from bench.lab.server import Service
 from bench.overhead.processes import free_port, running
+from calibrators.actions import Cues
 
 _READY_SECONDS = 120.0
 
@@ -24,16 +25,19 @@ def proxy(
     *,
     kind: str = "vllm",
     decisions: Mapping[str, Any] = MappingProxyType({}),
+    cues: Cues = Cues.SEAM,
 ) -> Iterator[str]:
     """Run `seam serve` with a folder of profiles in front of a server; yields its URL.
 
-    folder: for its configuration, its decision log and what it prints; decisions: settings of that log.
+    folder: for its configuration, its decision log and what it prints; decisions: settings of that log;
+    cues: what its classes go by.
     Raises ServerUnreachable where it does not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "upstreams": {"default": {"url": upstream, "kind": kind, "api_key_env": api_key_env}},
         "profiles": {"folder": str(profiles.resolve())},
+        "cues": str(cues),
         "decisions": {"path": str((folder / "decisions.jsonl").resolve()), **decisions},
     }
     (folder / "seam.yaml").write_text(yaml.safe_dump(config))

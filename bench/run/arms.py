@@ -5,16 +5,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
+
+import yaml
 
 from bench.errors import InputError
 from bench.seam import proxy
 from bench.served import connected, facts_of, names_of
+from calibrators import cri, sri
+from calibrators.actions import Cues
+from calibrators.state import How
 from proxy.errors import ConfigError
 from proxy.profiles import read_profile
 
 Json = dict[str, Any]
 
+OFF: Final = "off"
+"""The name of an arm without a calibration."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _PARTS: Final = ("model", "profile")
 
@@ -29,7 +36,9 @@ class Asked(NamedTuple):
     model: str | None
     """None: the only one that is served."""
     profile: str | None
-    """A profile's file, with `--proxy` its name there; None: no calibration."""
+    """A profile's file, with `--proxy` its name there; None: no calibration, or one of `probes`."""
+    probes: Mapping[str, Any] | None = None
+    """SRI or CRI as a profile has it, where the arm is of the probe grid."""
 
 
 class Arm(NamedTuple):
@@ -41,7 +50,7 @@ class Arm(NamedTuple):
     model: str
     profile: str | None
     """Its name; None: no calibration."""
-    file: Path | None
+    content: bytes | None
     """The profile's file, where our own proxy needs it."""
     server: Json
     """kind, version, and context: tokens of a prompt and its reply together; null where it is hidden."""
@@ -55,19 +64,17 @@ class Arm(NamedTuple):
         """The profile's name and, where we have its file, digest."""
         if self.profile is None:
             return None
-        digest = hashlib.sha256(self.file.read_bytes()).hexdigest() if self.file else None
+        digest = hashlib.sha256(self.content).hexdigest() if self.content else None
         return {"name": self.profile, "sha256": digest}
 
 
-def asked(
-    arms: Sequence[str], url: str, model: str | None, profile: str | None, default_name: str | None = None
-) -> list[Asked]:
+def asked(arms: Sequence[str], url: str, model: str | None, profile: str | None) -> list[Asked]:
     """The arms of `--arm NAME=[URL][,model=M][,profile=P]`; without any the one of the other options.
 
     What an arm leaves out is url and model as given; its profile is never inherited.
     """
     if not arms:
-        name = default_name or re.sub(r"[^A-Za-z0-9-]", "-", Path(profile).stem if profile else "off")
+        name = _hyphens(Path(profile).stem) if profile else OFF
         return [Asked(name, url, model, profile)]
     if profile:
         raise InputError("belongs to no arm", where="--profile", mend="write --arm NAME=profile=..")
@@ -76,6 +83,24 @@ def asked(
     if twice := {name for name in names if names.count(name) > 1}:
         raise InputError(f"the name {min(twice)!r} stands twice", where="--arm", mend="name each once")
     return found
+
+
+def probe_grid(url: str, model: str | None, state: How) -> list[Asked]:
+    """Ten arms of one server: no calibration, and each variant of SRI and of CRI (calibration.md section 6).
+
+    state: which snapshot of the executed calls they show.
+    """
+    variants = [("sri", name) for name in get_args(sri.Variant)]
+    variants += [("cri", name) for name in get_args(cri.Variant)]
+    probes = [
+        Asked(_hyphens(f"{probe}-{name}"), url, model, None, {probe: {"variant": name, "state": state}})
+        for probe, name in variants
+    ]
+    return [Asked(OFF, url, model, None), *probes]
+
+
+def _hyphens(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)
 
 
 def _asked(text: str, url: str, model: str | None) -> Asked:
@@ -119,13 +144,19 @@ async def _known(arm: Asked, api_key_env: str | None, *, running_proxy: bool) ->
     finally:
         await upstream.aclose()
     server = {"kind": facts.kind, "version": facts.version, "context": _context(listed, names[0])}
+    return Arm(arm.name, arm.url, names[0], *_profile(arm, running_proxy=running_proxy), server)
+
+
+def _profile(arm: Asked, *, running_proxy: bool) -> tuple[str | None, bytes | None]:
+    """The profile's name, and its file's bytes where our own proxy needs them."""
+    if arm.probes is not None:
+        return arm.name, yaml.safe_dump({"name": arm.name, **arm.probes}, sort_keys=False).encode()
     if arm.profile is None or running_proxy:
-        return Arm(arm.name, arm.url, names[0], arm.profile, None, server)
+        return arm.profile, None
     try:
-        profile = read_profile(Path(arm.profile))
+        return read_profile(Path(arm.profile)).name, Path(arm.profile).read_bytes()
     except ConfigError as error:
         raise InputError(str(error), mend="give a profile's YAML file") from None
-    return Arm(arm.name, arm.url, names[0], profile.name, Path(arm.profile), server)
 
 
 def _context(listed: Any, model: str) -> int | None:
@@ -137,11 +168,12 @@ def _context(listed: Any, model: str) -> int | None:
 
 @contextmanager
 def proxies(
-    arms: Sequence[Arm], folder: Path, api_key_env: str | None, running_proxy: str | None
+    arms: Sequence[Arm], folder: Path, api_key_env: str | None, running_proxy: str | None, cues: Cues
 ) -> Iterator[Mapping[str, str]]:
     """By arm the base URL that its benchmark talks to; our own proxies end with the block.
 
-    folder: has one folder a server, `proxy-1` and on, for its configuration, profiles and decision log.
+    folder: has one folder a server, `proxy-1` and on, for its configuration, profiles and decision log; cues:
+    what that log's classes, and the gates of probes, go by.
     Raises ServerUnreachable where a proxy does not start.
     """
     if running_proxy is not None:
@@ -155,7 +187,15 @@ def proxies(
             # Texts are how the classes can be checked; the run folder is as private as its result files.
             decisions = {"text": True, "max_bytes": 2**40}
             urls[server] = stack.enter_context(
-                proxy(place, place / "profiles", server, api_key_env, kind="auto", decisions=decisions)
+                proxy(
+                    place,
+                    place / "profiles",
+                    server,
+                    api_key_env,
+                    kind="auto",
+                    decisions=decisions,
+                    cues=cues,
+                )
             )
         yield {arm.name: _v1(urls[arm.url]) for arm in arms}
 
@@ -169,13 +209,14 @@ def _copy_profiles(arms: Sequence[Arm], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     known: dict[str, bytes] = {}
     for arm in arms:
-        if arm.file is not None and arm.profile is not None:
-            content = arm.file.read_bytes()
-            if known.setdefault(arm.profile, content) != content:
+        if arm.content is not None and arm.profile is not None:
+            if known.setdefault(arm.profile, arm.content) != arm.content:
                 raise InputError(
-                    f"two profiles of the name {arm.profile!r}", where=str(arm.file), mend="rename one"
+                    f"its profile's name {arm.profile!r} is another arm's too",
+                    where=f"--arm {arm.name}",
+                    mend="rename one of the two profiles",
                 )
-            (folder / f"{arm.profile}.yaml").write_bytes(content)
+            (folder / f"{arm.profile}.yaml").write_bytes(arm.content)
 
 
 def _v1(url: str) -> str:

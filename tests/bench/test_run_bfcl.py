@@ -16,10 +16,11 @@ from bench import environments
 from bench.benchmarks import BENCHMARKS
 from bench.errors import CheckFailed, InputError
 from bench.run import power
-from bench.run.arms import asked
+from bench.run.arms import Asked, asked, probe_grid
 from bench.run.bfcl import cases
-from bench.run.bfcl.replay import DryPass, Replay
 from bench.run.bfcl.results import heal
+from bench.run.dry import DryPass
+from bench.run.rounds import DRY, rounds
 from tests.bench.playing import ASK, DONE, REFUSE, TOO_LONG, Bfcl, Json, Model, Trajectory, served
 from tests.bench.scoring import Bench, Shown, write
 
@@ -208,7 +209,7 @@ def test_a_server_that_goes_away_ends_the_run_and_is_no_result(
 
 def test_an_arm_takes_what_it_leaves_out_from_the_other_options() -> None:
     arms = asked(["off=", "b-1=http://h:1/v1,model=n,profile=p.yaml"], "http://h", "m", None)
-    assert arms == [("off", "http://h", "m", None), ("b-1", "http://h:1/v1", "n", "p.yaml")]
+    assert arms == [Asked("off", "http://h", "m", None), Asked("b-1", "http://h:1/v1", "n", "p.yaml")]
     assert asked([], "http://h", None, "profiles/strict_1.yaml")[0].name == "strict-1"
 
 
@@ -246,15 +247,19 @@ def test_an_unknown_case_or_category_is_told_with_the_nearest(tmp_path: Path) ->
         cases.categories("multiturn")
 
 
-def test_blocks_go_scenario_by_scenario_and_hold_every_case_once() -> None:
+def test_rounds_go_scenario_by_scenario_and_every_arm_begins_some() -> None:
     planned = {category: [f"{category}_{n}" for n in range(20)] for category in cases.MULTI_TURN}
-    for arms in (1, 2):
-        found = cases.blocks(planned, arms)
-        assert found[0] == [*(f"{category}_0" for category in cases.MULTI_TURN), "multi_turn_base_1"]
-        assert sorted(id for block in found for id in block) == sorted(
-            id for ids in planned.values() for id in ids
-        )
-    assert [len(block) for block in found] == [5, 20, 20, 20, 15]
+    order = cases.order(planned)
+    assert order[:DRY] == [*(f"{category}_0" for category in cases.MULTI_TURN), "multi_turn_base_1"]
+    found = rounds(order, ["a", "b", "c"])
+    assert [each.arm for each in found] == ["a", "b", "c", "b", "c", "a", "c", "a", "b", *"abc", *"bca"]
+    assert [len(each.cases) for each in found[::3]] == [5, 20, 20, 20, 15]
+    for arm in "abc":
+        assert [id for each in found if each.arm == arm for id in each.cases] == order
+    assert [len(each.cases) for each in rounds(order, ["a"])] == [
+        5,
+        75,
+    ]  # one arm has nothing to alternate with
 
 
 def test_the_proxy_is_told_of_missing_parameters_and_of_turns_without_a_call() -> None:
@@ -293,10 +298,50 @@ def test_a_line_that_a_kill_cut_short_is_taken_out(tmp_path: Path) -> None:
 
 
 def test_a_dry_pass_of_errors_only_ends_the_run() -> None:
-    plan = Replay(Path(), [{"name": "off"}], [["a", "b"]], {}, 1, 1, 0.0, {}, False, {"off": 8192})
-    row = {"result": f"Error during inference: {TOO_LONG}", "traceback": ".."}
-    dry = DryPass(plan, {("off", "a"): row})
+    dry = DryPass({("off", "a"), ("off", "b")}, [8192, None], "bench run bfcl")
+    dry.add(("off", "a"), f"Error during inference: {TOO_LONG}", [])
     dry.settle(left=1)
-    dry.add({("off", "b"): row})
+    dry.add(("off", "b"), f"Error during inference: {TOO_LONG}", [])
     with pytest.raises(CheckFailed, match=r"every case of the dry pass ended in an error: .*8192 tokens"):
         dry.settle(left=0)
+
+
+def test_a_dry_pass_tells_the_longest_prompt_beside_what_the_server_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dry = DryPass({("off", "a"), ("off", "b")}, [None, 8192], "bench run bfcl")
+    dry.begin()
+    for case, tokens in (("a", [3000, 7000]), ("b", [1200]), ("later", [9000])):
+        dry.add(("off", case), None, tokens)
+    dry.settle(left=100)
+    told = capsys.readouterr().err
+    assert "prompts of 1,200 to 7,000 tokens, the server takes 8,192" in told
+    assert "100 cases are left, about" in told
+    # What an earlier call has run tells nothing of the time.
+    again = DryPass({("off", "a")}, [], "bench run bfcl")
+    again.add(("off", "a"), None, [])
+    again.begin()
+    again.settle(left=100)
+    assert "left" not in capsys.readouterr().err
+
+
+def test_the_probe_grid_is_ten_arms_of_one_server() -> None:
+    arms = probe_grid("http://h", "m", "published")
+    assert [arm.name for arm in arms] == [
+        "off",
+        *(
+            f"sri-{name}"
+            for name in ("v1", "no-history", "no-state", "no-recon", "gate", "gate-miss-param", "lite")
+        ),
+        "cri-retry",
+        "cri-bypass",
+    ]
+    assert arms[3].probes == {"sri": {"variant": "no_state", "state": "published"}}
+    assert {(arm.url, arm.model, arm.profile) for arm in arms} == {("http://h", "m", None)}
+
+
+@pytest.mark.parametrize("also", ["--arm=a=", "--profile=p.yaml", "--proxy=http://h"])
+def test_the_probe_grid_stands_alone(bench: Bench, also: str) -> None:
+    with pytest.raises(Shown, match="--probe-grid: makes arms of its own, and --") as shown:
+        bench.text("run", "bfcl", "--probe-grid", also)
+    assert shown.value.code == 2

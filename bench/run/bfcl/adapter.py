@@ -5,7 +5,7 @@
 The plan is one JSON object:
 
     arms         [{name, model, url, headers}]: registered as models of these names
-    blocks       [[id, ..], ..]: a block's cases go through all arms before the next block begins
+    rounds       [[arm, [id, ..]], ..]: an arm goes through these cases before the next round begins
     marks        {id: {case: [mark, ..], empty: [turn, ..]}}: what the caller says of a case and its turns
     attempt      names this call, so that a case begun anew has a case id of its own
     threads, temperature, input_log: upstream's options
@@ -98,7 +98,7 @@ def handler_of(arm: Mapping[str, Any], plan: Mapping[str, Any]) -> type:
 
 
 def main(plan: Mapping[str, Any]) -> None:
-    """Generate what is missing block by block, and grade everything."""
+    """Generate what is missing round by round, and grade everything."""
     for arm in plan["arms"]:
         MODEL_CONFIG_MAPPING[arm["name"]] = ModelConfig(
             model_name=arm["model"],
@@ -110,7 +110,7 @@ def main(plan: Mapping[str, Any]) -> None:
             is_fc_model=True,
             underscore_to_dot=True,
         )
-    categories = sorted({extract_test_category_from_id(id) for block in plan["blocks"] for id in block})
+    categories = sorted({extract_test_category_from_id(id) for _, ids in plan["rounds"] for id in ids})
     entries = {entry["id"]: entry for category in categories for entry in load_dataset_entry(category)}
     arguments = Namespace(
         temperature=plan["temperature"],
@@ -122,13 +122,12 @@ def main(plan: Mapping[str, Any]) -> None:
         run_ids=False,
         allow_overwrite=False,
     )
-    for block in plan["blocks"]:
-        for arm in plan["arms"]:
-            # Upstream changes what it is given.
-            chosen = [deepcopy(entries[id]) for id in block]
-            missing = generation.collect_test_cases(arguments, arm["name"], categories, chosen)
-            if missing:
-                generation.generate_results(arguments, arm["name"], missing)
+    for arm, ids in plan["rounds"]:
+        # Upstream changes what it is given.
+        chosen = [deepcopy(entries[id]) for id in ids]
+        missing = generation.collect_test_cases(arguments, arm, categories, chosen)
+        if missing:
+            generation.generate_results(arguments, arm, missing)
     names = [arm["name"] for arm in plan["arms"]]
     eval_runner.main(names, categories, None, None, partial_eval=True)
 

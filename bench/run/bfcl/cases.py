@@ -31,11 +31,6 @@ SINGLE_TURN: Final = (
 _GROUPS: Final = {"multi_turn": MULTI_TURN, "single_turn": SINGLE_TURN}
 _NO_CALL_DUE: Final = ("irrelevance", "live_irrelevance")
 
-DRY: Final = 5
-"""Cases of the dry pass."""
-BLOCK: Final = 20
-"""Cases that all arms go through before the next ones begin, so that drift hits all arms alike."""
-
 
 def categories(text: str) -> list[str]:
     """The categories that a comma list names; `multi_turn` and `single_turn` name their groups.
@@ -86,15 +81,9 @@ def _ids(site: Path, category: str) -> list[str]:
         raise InputError(str(error), where=str(file), mend="bench setup bfcl repairs it") from None
 
 
-def blocks(planned: Mapping[str, Sequence[str]], arms: int) -> list[list[str]]:
-    """The cases in the order they run: the dry pass, then blocks, or the rest at once where there is one arm.
-
-    Category by category in turns, so that a run that is cut short has whole scenarios.
-    """
-    order = [id for each in zip_longest(*planned.values()) for id in each if id is not None]
-    rest = order[DRY:]
-    size = BLOCK if arms > 1 else max(1, len(rest))
-    return [order[:DRY], *(rest[at : at + size] for at in range(0, len(rest), size))]
+def order(planned: Mapping[str, Sequence[str]]) -> list[str]:
+    """The cases as they run: the categories in turns, so that a run that is cut short has whole scenarios."""
+    return [id for each in zip_longest(*planned.values()) for id in each if id is not None]
 
 
 def marks(planned: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:

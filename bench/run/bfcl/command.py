@@ -12,13 +12,15 @@ from bench.benchmarks import BENCHMARKS
 from bench.errors import InputError
 from bench.options import JsonObject, Shared, shared_options
 from bench.run import power
-from bench.run.arms import Arm, asked, decision_logs, known, proxies
+from bench.run.arms import Arm, decision_logs, proxies
 from bench.run.bfcl import cases
 from bench.run.bfcl.figures import figures, single_turn_text
-from bench.run.bfcl.replay import Replay, api_key, replay
+from bench.run.bfcl.replay import Replay, replay
+from bench.run.dry import DryPass
+from bench.run.options import Serving, serving_options
+from bench.run.rounds import dry_cases, rounds
 from bench.runs import Plan, RunFolder
 from bench.score.table import bfcl_text
-from calibrators.actions import Cues
 
 Json = dict[str, Any]
 
@@ -29,16 +31,11 @@ class Wanted(NamedTuple):
     planned: dict[str, list[str]]
     """Ids by category."""
     arms: list[Arm]
-    running_proxy: str | None
-    """A proxy to go through; None: one of our own for each server."""
-    decisions: Path | None
-    """That proxy's decision log."""
-    api_key_env: str | None
+    serving: Serving
     threads: int
     temperature: float
     fields: Json
     input_log: bool
-    cues: Cues
 
 
 @click.command(
@@ -46,18 +43,7 @@ class Wanted(NamedTuple):
     epilog="Examples: bench run bfcl --limit 3; bench run bfcl --profile strict.yaml --categories "
     "multi_turn_miss_param; bench run bfcl --arm off= --arm strict=profile=strict.yaml",
 )
-@click.option("--upstream", "url", default="http://127.0.0.1:8000", show_default=True, metavar="URL",
-              help="The server; a proxy of the run's own is put in front of it.")  # fmt: skip
-@click.option("--model", help="The model.  [default: the one that the server lists]")
-@click.option("--profile", metavar="FILE", help="A profile's YAML file; with --proxy its name there.")
-@click.option("--arm", "arms", multiple=True, metavar="NAME=[URL][,model=M][,profile=FILE]",
-              help="One of several arms, run in turns by blocks of cases; what it leaves out is --upstream's "
-                   "and --model's.")  # fmt: skip
-@click.option("--proxy", "proxy_url", metavar="URL",
-              help="A running proxy to go through.  [default: one of its own]")  # fmt: skip
-@click.option("--decisions", type=click.Path(dir_okay=False, exists=True, path_type=Path), metavar="FILE",
-              help="That proxy's decision log, for replies whose text the results lose.")  # fmt: skip
-@click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's key.")
+@serving_options(state="published")
 @click.option("--categories", default="multi_turn", show_default=True, metavar="LIST",
               help="multi_turn, single_turn, or BFCL's names, with commas.")  # fmt: skip
 @click.option("--ids", multiple=True, metavar="LIST", help="Only these cases, with commas; repeatable.")
@@ -70,19 +56,11 @@ class Wanted(NamedTuple):
 @click.option("--input-log", is_flag=True,
               help="Let upstream log what it sends, in ten times the space: it shows unknown names and "
                    "schema violations.")  # fmt: skip
-@click.option("--cues", type=click.Choice([*map(str, Cues)]), default=str(Cues.SEAM), show_default=True,
-              help="How texts are classified.")  # fmt: skip
 @shared_options(limit="Only the first N cases of each category.")
 def command(
     *,
     shared: Shared,
-    url: str,
-    model: str | None,
-    profile: str | None,
-    arms: tuple[str, ...],
-    proxy_url: str | None,
-    decisions: Path | None,
-    api_key_env: str | None,
+    serving: Serving,
     categories: str,
     ids: tuple[str, ...],
     **own: Any,
@@ -93,13 +71,10 @@ def command(
     The run folder has upstream's own files under bfcl/, the proxy's decision log, and a record of each case.
     """
     benchmark = BENCHMARKS["bfcl"]
-    chosen = asked(arms, proxy_url or url, model, profile)
     names = cases.categories(categories)
     benchmark.ready()
     planned = cases.planned(benchmark.site(), names, shared.limit, re.findall(r"[^\s,]+", " ".join(ids)))
-    own["cues"] = Cues(own["cues"])
-    found = asyncio.run(known(chosen, api_key_env, running_proxy=proxy_url is not None))
-    wanted = Wanted(planned, found, proxy_url, decisions, api_key_env, **own)
+    wanted = Wanted(planned, asyncio.run(serving.known()), serving, **own)
     with RunFolder.open(shared.folder("run-bfcl"), _plan(shared, wanted)) as run:
         result = _earlier(run) if run.done else _run(run, wanted, shared.seed)
     shared.show(result, lambda: summary(result, run.path))
@@ -111,13 +86,13 @@ def _plan(shared: Shared, wanted: Wanted) -> Plan:
         command="run bfcl",
         arguments={
             "package": BENCHMARKS["bfcl"].package,
-            "proxy": wanted.running_proxy,
+            "proxy": wanted.serving.running_proxy,
             "cases": {category: len(ids) for category, ids in wanted.planned.items()},
             "ids": sorted(id for ids in wanted.planned.values() for id in ids),
             "temperature": wanted.temperature,
             "fields": wanted.fields,
             "input_log": wanted.input_log,
-            "cues": str(wanted.cues),
+            "cues": str(wanted.serving.cues),
         },
         seed=shared.seed,
         limit=shared.limit,
@@ -130,32 +105,32 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     records = run.records()  # held open: no second bench may drive upstream in this folder
     shown = power.shown(cases.scenarios(wanted.planned))
     click.echo(power.words(shown, "scenarios"), err=True)
-    root = run.path / "bfcl"
-    key = api_key(wanted.api_key_env)
-    with proxies(wanted.arms, run.path, wanted.api_key_env, wanted.running_proxy) as urls:
+    root, serving, names = run.path / "bfcl", wanted.serving, [arm.name for arm in wanted.arms]
+    order = cases.order(wanted.planned)
+    dry = DryPass(dry_cases(order, names), [arm.server["context"] for arm in wanted.arms], "bench run bfcl")
+    key = serving.client_key()
+    with proxies(wanted.arms, run.path, serving.api_key_env, serving.running_proxy, serving.cues) as urls:
         plan = Replay(
             root=root,
             arms=[
                 {"name": arm.name, "model": arm.model, "url": urls[arm.name], "headers": arm.headers}
                 for arm in wanted.arms
             ],
-            blocks=cases.blocks(wanted.planned, len(wanted.arms)),
+            rounds=rounds(order, names),
             marks=cases.marks(wanted.planned),
             attempt=len(run.manifest.sessions),
             threads=wanted.threads,
             temperature=wanted.temperature,
             fields=wanted.fields,
             input_log=wanted.input_log,
-            contexts={arm.name: arm.server["context"] for arm in wanted.arms},
         )
-        # Our own proxy has the server's key; a running one may want it from the client.
-        dry = replay(plan, key if wanted.running_proxy else None)
-    logs = [wanted.decisions] if wanted.decisions else decision_logs(run.path)
-    told, rows = figures(root, plan.names, wanted.planned, logs, wanted.cues, seed)
+        replay(plan, dry, key)
+    logs = [serving.decisions] if serving.decisions else decision_logs(run.path)
+    told, rows = figures(root, names, wanted.planned, logs, serving.cues, seed)
     for row in rows:
         if (name := f"{row['model']}/{row['id']}") not in records:
             records.append(name, row)
-    result = {"benchmark": BENCHMARKS["bfcl"].package, "power": shown, "dry_pass": dry, **told}
+    result = {"benchmark": BENCHMARKS["bfcl"].package, "power": shown, "dry_pass": dry.told, **told}
     run.finish(result)
     return result
 
