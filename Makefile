@@ -4,6 +4,9 @@ PIP_FLAGS ?= --quiet --disable-pip-version-check
 PY := .venv/bin/python
 # The marks of tests that need more than .venv.
 REAL := server or clients or benchmarks
+# Hundreds of tests start processes of their own, and a loaded machine may starve one of them. A test that
+# fails twice in a row has failed; one that passed at the second try is counted in the last line.
+AGAIN := --reruns 1
 
 .DEFAULT_GOAL := check
 .PHONY: check lint types quick clients test environments run run-once clean
@@ -63,8 +66,8 @@ check: lint types quick
 
 # Everything, the real vLLM server and real clients included; what it starts it stops.
 test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients
-	@$(PY) -m pytest -q -n 4 -m 'not ($(REAL))'
-	@$(PY) -m pytest -q -m '$(REAL)'
+	@$(PY) -m pytest -q -n 4 $(AGAIN) -m 'not ($(REAL))'
+	@$(PY) -m pytest -q $(AGAIN) -m '$(REAL)'
 
 # Side by side, since pip uses one core.
 environments:
