@@ -99,6 +99,15 @@ def save(folder: Path, adapted: dict[str, Adapted], layers: range, rank: int, al
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def load(folder: Path, adapted: dict[str, Adapted]) -> None:
+    """Take the weights that `save` wrote into attached maps of the same shape."""
+    tensors = load_file(folder / "adapter_model.safetensors")
+    with torch.no_grad():
+        for path, module in adapted.items():
+            module.a.copy_(tensors[f"{_PREFIX}{path}.lora_A.weight"])
+            module.b.copy_(tensors[f"{_PREFIX}{path}.lora_B.weight"])
+
+
 def additions(folder: Path) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
     """For each adapted weight its name in the base checkpoint and what to do with it, in fp32."""
     config = json.loads((folder / "adapter_config.json").read_text())

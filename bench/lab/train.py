@@ -1,10 +1,11 @@
 """Train the lab model's adapter on the trees of bench.lab.data.
 
-    python -m bench.lab.train [--seed N] [--steps N] [--out DIR]
+    python -m bench.lab.train [--seed N] [--after ADAPTER] [--out DIR]
 
 Three terms: the replies' tokens; the decision itself (call or reply, from the margin at the first
 token); and, inside a tree, the order of the margins, since the same tools must call for one
-question and hold back for its twin. A killed run goes on from its last checkpoint.
+question and hold back for its twin. Phases follow each other, each from the adapter of the one before.
+A killed run goes on from its last checkpoint.
 """
 
 import argparse
@@ -30,20 +31,47 @@ from bench.lab.trees import ENTRY, Branch, Rows, Tree, encode, logits, margins
 
 RANK, ALPHA = 16, 32.0
 LAYERS = range(8, 30)
-# Replies are cut here: whole ones, and those that teach the decision and the tool's name only.
-LONGEST_REPLY, LONGEST_NAME = 64, 12
-LONGEST_TREE = 420
+# Replies are cut here where they teach the decision and the tool's name only.
+LONGEST_NAME = 12
 # A short memory of squares: after warm-up the decision's gradient grows tenfold within a few steps.
 BETAS = (0.9, 0.99)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a run may not change when it is resumed: its hash is the guard.
+class Phase:
+    """One schedule over the trees, with an optimizer of its own.
 
-    Steps and rate may: whoever has more time goes on from a finished run, and `phases` in
-    recipe.json says what was done.
+    `every_call` trains all calls to their end, where otherwise only those marked whole are. A tree of more
+    than `longest_tree` tokens is passed over. `first_tree` is where in the trees' order it begins.
     """
+
+    steps: int
+    rate: float
+    reply_weight: float = 1.0
+    every_call: bool = False
+    longest_reply: int = 64
+    longest_tree: int = 420
+    first_tree: int = 0
+
+
+# First the decision, then, with the decision held, calls that are written to their end.
+PHASES = (
+    Phase(steps=380, rate=3e-4),
+    Phase(
+        steps=320,
+        rate=3e-4,
+        reply_weight=3.0,
+        every_call=True,
+        longest_reply=128,
+        longest_tree=560,
+        first_tree=2600,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What holds through all phases."""
 
     data: str
     seed: int
@@ -55,15 +83,16 @@ class Recipe:
 
 
 class Trainer:
-    """Model, optimizer and the order of trees; one `step` at a time."""
+    """Model, optimizer and the order of trees in one phase; one `step` at a time."""
 
-    def __init__(self, base: Path, trees: list[Json], recipe: Recipe, steps: int, rate: float) -> None:
+    def __init__(
+        self, base: Path, trees: list[Json], recipe: Recipe, phase: Phase, start: Path | None
+    ) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         torch.manual_seed(recipe.seed)
-        self.recipe, self.steps, self.rate = recipe, steps, rate
-        self.phases = [{"from": 0, "steps": steps, "rate": rate}]
-        self.step_number = self.cursor = 0
+        self.recipe, self.phase = recipe, phase
+        self.step_number, self.cursor = 0, phase.first_tree
         self.tokenizer = AutoTokenizer.from_pretrained(base)
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.head = model.lm_head.weight
@@ -71,8 +100,10 @@ class Trainer:
         self.entry = self.tokenizer.convert_tokens_to_ids(ENTRY)
         # Weights are named as in the whole checkpoint, so attach under it.
         self.adapted = lora.attach(model, LAYERS, RANK, ALPHA)
+        if start:
+            lora.load(start, self.adapted)
         self.parameters = [p for module in self.adapted.values() for p in (module.a, module.b)]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=rate, betas=BETAS, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=phase.rate, betas=BETAS, weight_decay=0.0)
         self.rows = ordered(trees, recipe.seed)
 
     def step(self) -> Json:
@@ -84,7 +115,9 @@ class Trainer:
         branches = sum(len(tree.branches) for tree in trees)
         pairs = max(1, sum(sum(t.labels) * (len(t.labels) - sum(t.labels)) for t in trees))
         totals = torch.zeros(3)
-        weights = torch.tensor([1.0, self.recipe.decision_weight, self.recipe.order_weight])
+        weights = torch.tensor(
+            [self.phase.reply_weight, self.recipe.decision_weight, self.recipe.order_weight]
+        )
         own = share(trees, dist.get_world_size())[dist.get_rank()]
         for tree in own:
             # One row at a time: on a single thread a wider product gains less than padding costs.
@@ -95,7 +128,9 @@ class Trainer:
         self._add_up(totals)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for settings in self.optimizer.param_groups:
-            settings["lr"] = self.rate * schedule(self.step_number, self.steps, self.recipe.warmup)
+            settings["lr"] = self.phase.rate * schedule(
+                self.step_number, self.phase.steps, self.recipe.warmup
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step_number += 1
@@ -115,7 +150,7 @@ class Trainer:
         while len(trees) < count:
             tree = self._tree(self.rows[self.cursor % len(self.rows)])
             self.cursor += 1
-            if tree.length <= LONGEST_TREE:
+            if tree.length <= self.phase.longest_tree:
                 trees.append(tree)
         return trees
 
@@ -136,7 +171,8 @@ class Trainer:
     def _tree(self, row: Json) -> Tree:
         branches = []
         for branch in row["branches"]:
-            longest = LONGEST_REPLY if branch["whole"] else LONGEST_NAME
+            whole = branch["whole"] or self.phase.every_call
+            longest = self.phase.longest_reply if whole else LONGEST_NAME
             encoded = encode(self.tokenizer, branch["messages"], row["tools"])
             branches.append(_shortened(encoded, longest))
         return Tree(branches, [branch["label"] == "call" for branch in row["branches"]])
@@ -163,7 +199,6 @@ class Trainer:
         return {
             "step": self.step_number,
             "cursor": self.cursor,
-            "phases": self.phases,
             "adapter": [parameter.detach() for parameter in self.parameters],
             "optimizer": self.optimizer.state_dict(),
         }
@@ -171,9 +206,6 @@ class Trainer:
     def restore(self, state: Json) -> None:
         """Take a state up again."""
         self.step_number, self.cursor = state["step"], state["cursor"]
-        phase = {"from": self.step_number, "steps": self.steps, "rate": self.rate}
-        same = {**phase, "from": state["phases"][-1]["from"]} == state["phases"][-1]
-        self.phases = state["phases"] + ([] if same else [phase])
         with torch.no_grad():
             for parameter, value in zip(self.parameters, state["adapter"], strict=True):
                 parameter.copy_(value)
@@ -199,51 +231,53 @@ def ordered(trees: list[Json], seed: int) -> list[Json]:
 
 
 def schedule(step: int, steps: int, warmup: int) -> float:
-    """Share of the full rate: linear warm-up, level, then down to a tenth over the last 40 %.
-
-    Level and not a cosine, so that a run may be lengthened from its checkpoint.
-    """
+    """Share of the full rate: linear warm-up, level, then down to a tenth over the last 40 %."""
     if step < warmup:
         return (step + 1) / warmup
     decay = 0.4 * steps
     return max(0.1, min(1.0, 0.1 + 0.9 * (steps - step) / decay))
 
 
-def train(trainer: Trainer, out: Path, guard: str, every: int) -> None:
-    """Run to the last step; the first process keeps checkpoints and prints progress."""
+def train(trainer: Trainer, out: Path, guard: str, every: int, done: list[Json]) -> None:
+    """Run a phase to its last step; the first process keeps checkpoints and prints progress.
+
+    `done` are the phases before, as recipe.json names them.
+    """
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists():
         trainer.restore(torch.load(checkpoint, weights_only=True)["trainer"])
     leads = dist.get_rank() == 0
-    log = out / "steps.jsonl"
+    log, steps = out / "steps.jsonl", trainer.phase.steps
     if leads:
         # Steps after the checkpoint are taken again.
         lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
         log.write_text("".join(lines[: trainer.step_number]), encoding="utf-8")
     began, first = time.monotonic(), trainer.step_number
-    while trainer.step_number < trainer.steps:
+    while trainer.step_number < steps:
         figures = trainer.step()
         if not leads:
             continue
         passed = time.monotonic() - began
         with log.open("a", encoding="utf-8") as lines_out:
             lines_out.write(json.dumps({**figures, "seconds": round(passed, 1)}) + "\n")
-        left = passed / (trainer.step_number - first) * (trainer.steps - trainer.step_number)
-        print(f"{json.dumps(figures)} of {trainer.steps}, {left / 60:.0f} min left", flush=True)
-        if trainer.step_number % every == 0 or trainer.step_number == trainer.steps:
+        left = passed / (trainer.step_number - first) * (steps - trainer.step_number)
+        print(f"{json.dumps(figures)} of {steps}, {left / 60:.0f} min left", flush=True)
+        if trainer.step_number % every == 0 or trainer.step_number == steps:
+            lora.save(out / "adapter", trainer.adapted, LAYERS, RANK, ALPHA)
+            write_recipe(out, trainer, done)
+            # Last, since a checkpoint at the last step says that the phase is done.
             partial = checkpoint.with_suffix(".part")
             torch.save({"guard": guard, "trainer": trainer.state()}, partial)
             partial.replace(checkpoint)
-            lora.save(out / "adapter", trainer.adapted, LAYERS, RANK, ALPHA)
-            write_recipe(out, trainer)
 
 
-def write_recipe(out: Path, trainer: Trainer) -> None:
+def write_recipe(out: Path, trainer: Trainer, done: list[Json]) -> None:
     """Put what made the adapter beside it."""
+    phases = [*done, {**asdict(trainer.phase), "steps": trainer.step_number}]
     document = {
         **asdict(trainer.recipe),
-        "steps": trainer.step_number,
-        "phases": trainer.phases,
+        "steps": sum(phase["steps"] for phase in phases),
+        "phases": phases,
         "rank": RANK,
         "alpha": ALPHA,
         "layers": [LAYERS.start, LAYERS.stop],
@@ -254,19 +288,35 @@ def write_recipe(out: Path, trainer: Trainer) -> None:
     (out / "adapter" / "recipe.json").write_text(text, encoding="utf-8")
 
 
-def work(rank: int, options: argparse.Namespace, recipe: Recipe, store: str) -> None:
-    """One process of a run."""
+def work(
+    rank: int, options: argparse.Namespace, recipe: Recipe, number: int, after: Path | None, store: str
+) -> None:
+    """One process of a phase; `after` is the adapter it starts from."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.processes)
     trees = [json.loads(line) for line in options.data.read_bytes().splitlines()]
-    trainer = Trainer(options.base, trees, recipe, options.steps, options.rate)
-    train(trainer, options.out, fingerprint(recipe), options.every)
+    trainer = Trainer(options.base, trees, recipe, PHASES[number], after)
+    done = phases_of(after) if after else []
+    train(trainer, folder_of(options.out, number), fingerprint(recipe, number, after), options.every, done)
     dist.destroy_process_group()
 
 
-def fingerprint(recipe: Recipe) -> str:
-    """Names a run: a checkpoint of another one is refused."""
-    return hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()
+def phases_of(adapter: Path) -> list[Json]:
+    """The phases that made an adapter, from the recipe beside it."""
+    phases: list[Json] = json.loads((adapter / "recipe.json").read_text(encoding="utf-8"))["phases"]
+    return phases
+
+
+def folder_of(out: Path, number: int) -> Path:
+    """Where a phase is kept; the last one's folder is the run's."""
+    return out if number == len(PHASES) - 1 else out / f"phase-{number + 1}"
+
+
+def fingerprint(recipe: Recipe, number: int, after: Path | None) -> str:
+    """Names a phase and what it starts from: a checkpoint of another one is refused."""
+    start = merge.digest(after) if after else None
+    told = [asdict(recipe), asdict(PHASES[number]), start]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _shortened(branch: Branch, longest: int) -> Branch:
@@ -281,8 +331,9 @@ def main() -> None:
     """Train the adapter, or go on where an earlier run was stopped."""
     parser = argparse.ArgumentParser(prog="bench.lab.train", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=380)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument(
+        "--after", type=Path, metavar="ADAPTER", help="an adapter of the first phases: only the rest are run"
+    )
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--base", type=Path, default=Path(".cache/lab/base"))
@@ -293,14 +344,20 @@ def main() -> None:
         raise SystemExit(f"lab train: no {options.data}; run python -m bench.lab.data first")
     data = hashlib.sha256(options.data.read_bytes()).hexdigest()
     recipe = Recipe(data=data, seed=options.seed)
-    options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.out / "checkpoint.pt"
-    if checkpoint.exists():
-        if torch.load(checkpoint, weights_only=True)["guard"] != fingerprint(recipe):
-            raise SystemExit(f"lab train: {options.out} holds a run of another recipe; use another --out")
-        print("resuming from the last checkpoint", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(work, (options, recipe, f"{folder}/store"), nprocs=options.processes)
+    after = options.after
+    for number in range(len(phases_of(after)) if after else 0, len(PHASES)):
+        folder = folder_of(options.out, number)
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint = folder / "checkpoint.pt"
+        if checkpoint.exists():
+            if torch.load(checkpoint, weights_only=True)["guard"] != fingerprint(recipe, number, after):
+                raise SystemExit(f"lab train: {folder} holds a run of another recipe; use another --out")
+            print(f"phase {number + 1}: resuming from the last checkpoint", flush=True)
+        with tempfile.TemporaryDirectory() as store:
+            torch.multiprocessing.spawn(
+                work, (options, recipe, number, after, f"{store}/store"), nprocs=options.processes
+            )
+        after = folder / "adapter"
 
 
 if __name__ == "__main__":
