@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ pytest.importorskip("safetensors", reason="safetensors lives in vLLM's environme
 import torch
 
 from bench.lab import lora
-from bench.lab.train import ordered, schedule
+from bench.lab.train import PHASES, Recipe, fingerprint, ordered, phases_of, schedule
 from bench.lab.trees import Branch, Rows, Tree, batches, logits, margins
 
 ENTRY = 3
@@ -106,6 +108,31 @@ def test_a_saved_adapter_folds_into_what_was_trained_up_to_bf16(tmp_path: Path) 
     for name, add in lora.additions(tmp_path):
         module = adapted[name.removesuffix(".weight")]
         torch.testing.assert_close(add(module.base), module.folded, atol=1e-2, rtol=1e-2)
+
+
+def test_a_phase_starts_from_the_adapter_that_the_one_before_saved(tmp_path: Path) -> None:
+    first = lora.attach(small_model(), range(1, 3), rank=2, alpha=4.0)
+    with torch.no_grad():
+        for module in first.values():
+            module.b.normal_()
+    lora.save(tmp_path, first, range(1, 3), rank=2, alpha=4.0)
+    torch.manual_seed(7)
+    second = lora.attach(small_model(), range(1, 3), rank=2, alpha=4.0)
+    lora.load(tmp_path, second)
+    for path, module in first.items():
+        torch.testing.assert_close(second[path].a, module.a.bfloat16().float(), check_dtype=False)
+        torch.testing.assert_close(second[path].b, module.b.bfloat16().float(), check_dtype=False)
+
+
+def test_a_run_goes_on_with_the_phases_that_an_adapter_lacks(tmp_path: Path) -> None:
+    recipe = Recipe(data="d", seed=0)
+    (tmp_path / "recipe.json").write_text(json.dumps({"phases": [asdict(PHASES[0])]}))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    assert len(phases_of(tmp_path)) == 1
+    alone, after = fingerprint(recipe, 1, None), fingerprint(recipe, 1, tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"other weights")
+    assert len({alone, after, fingerprint(recipe, 1, tmp_path), fingerprint(recipe, 0, None)}) == 4
 
 
 def test_only_the_adapter_is_trained_and_layers_below_it_stay_as_they_are() -> None:
