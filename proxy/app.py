@@ -1,5 +1,6 @@
 """The proxy's own routes beside the gateway, as one ASGI application."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -10,12 +11,16 @@ from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from proxy.client import Receive, Scope, Send
+from proxy.auth import admitted
+from proxy.client import Client, Receive, Scope, Send
+from proxy.errors import HttpError
 from proxy.gateway import Gateway
 from proxy.runtime import Runtime
 from proxy.settings import Reloader, config_schema, stale_on
 
-OWN_PATHS = frozenset(("/healthz", "/readyz", "/metrics", "/seam"))
+OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+"""What load balancers ask, who have no key."""
+OWN_PATHS = frozenset(("/metrics", "/seam")) | OPEN_PATHS
 
 
 class App:
@@ -25,6 +30,7 @@ class App:
     """
 
     def __init__(self, runtime: Runtime, reloader: Reloader) -> None:
+        self._runtime = runtime
         self._own = own_routes(runtime, reloader)
         self._gateway = Gateway(runtime)
 
@@ -33,8 +39,14 @@ class App:
         path = scope.get("path", "")
         if scope["type"] == "http" and path not in OWN_PATHS and not path.startswith("/seam/"):
             await self._gateway(scope, receive, send)
-        else:
-            await self._own(scope, receive, send)
+            return
+        if scope["type"] == "http" and path not in OPEN_PATHS:
+            try:
+                admitted(self._runtime.settings.config.auth, scope["headers"], "pages")
+            except HttpError as error:
+                await Client(scope, receive, send).fail(error, [])
+                return
+        await self._own(scope, receive, send)
 
 
 def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
@@ -71,7 +83,9 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
             if upstream.facts.problem or upstream.facts.kind is None
         }
         ready = not problems and not runtime.draining
-        state = {"ready": ready, "draining": runtime.draining, "upstreams": problems}
+        state: dict[str, Any] = {"ready": ready, "draining": runtime.draining}
+        if runtime.settings.config.auth is None:  # else the page tells it, to those who may see it
+            state["upstreams"] = problems
         return JSONResponse(state, 200 if ready else 503)
 
     @app.get("/metrics")

@@ -4,6 +4,8 @@ SeamError
 ├── ConfigError          start-up and reload: what, where, the mend (never an HTTP answer)
 └── HttpError            an OpenAI error object with a status
     ├── BadSelection     400  an unknown calibration or a bad calibration object
+    ├── Unauthorized     401  no key, or an unknown one, where `auth` wants one
+    ├── KeyRefused       403  a key that does not open what was asked for
     ├── NotForwarded     404  a path that `forward` does not let through
     ├── TooLarge         413  a body beyond limits.body_bytes
     ├── Busy             503  draining, or limits.concurrency reached; carries Retry-After
@@ -54,6 +56,30 @@ class BadSelection(HttpError):
     """The request names a calibration that does not exist or may not be picked."""
 
     status, type, code = 400, "invalid_request_error", "invalid_calibration"
+
+
+class Unauthorized(HttpError):
+    """The request brings no key that the configuration knows.
+
+    Args:
+        opens: what was asked for: a browser asks its user for the key of `pages`.
+    """
+
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+    def __init__(self, message: str, opens: str) -> None:
+        super().__init__(message)
+        self._scheme = b"Basic" if opens == "pages" else b"Bearer"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """With the way of showing a key."""
+        return [*super().headers(), (b"www-authenticate", self._scheme + b' realm="seam"')]
+
+
+class KeyRefused(HttpError):
+    """The key is known, and not for this."""
+
+    status, type, code = 403, "invalid_request_error", "key_not_allowed"
 
 
 class NotForwarded(HttpError):

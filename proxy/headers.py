@@ -21,6 +21,8 @@ HOP_BY_HOP = frozenset(
 OURS = frozenset(
     (b"host", b"content-length", b"x-calibration", b"x-case-id", b"x-case-marks", b"x-request-id")
 )
+# Where clients show their keys.
+CREDENTIALS = frozenset((b"authorization", b"x-api-key"))
 # What the reader of replies can take apart.
 READABLE_ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
 
@@ -47,13 +49,19 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]
 
 
 def upstream_headers(
-    headers: Iterable[tuple[bytes, bytes]], request_id: str, api_key: str | None, *, readable: bool
+    headers: Iterable[tuple[bytes, bytes]],
+    request_id: str,
+    api_key: str | None,
+    *,
+    own_keys: bool,
+    readable: bool,
 ) -> Headers:
     """What the upstream gets: the client's end-to-end headers, a request id, the operator's key if any.
 
+    `own_keys`: the client's key was for the proxy, and stays here;
     `readable`: keep only encodings of the client's that we can read, never one that it did not offer.
     """
-    sent = end_to_end(headers, OURS | (frozenset((b"authorization",)) if api_key else frozenset()))
+    sent = end_to_end(headers, OURS | CREDENTIALS if own_keys or api_key else OURS)
     if readable:
         sent = [(k, _readable(v) if k.lower() == b"accept-encoding" else v) for k, v in sent]
     sent.append((b"x-request-id", request_id.encode("latin-1")))

@@ -41,6 +41,7 @@ class Sitting:
     settings: Settings
     request_id: str
     case_id: str | None
+    client: str | None
     dialect: Dialect
     fields: Fields
     model: Named
@@ -235,6 +236,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "turn": turn,
         "route": sitting.dialect.route,
         "model": sitting.model.served,
+        "client": sitting.client,
         "profile": sitting.pick.label,
         "stream": bool(sitting.fields.get("stream")),
         "tools": len(tools_of(sitting.fields)),

@@ -1,7 +1,7 @@
 """How a request picks its calibration: six ways, the first that applies (contract.md)."""
 
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
@@ -71,8 +71,11 @@ def pick(
     model: str | None,
     config: Config,
     profiles: Mapping[str, Profile],
+    allowed: Collection[str] | None = None,
 ) -> Pick:
     """The calibration of a request, by the first of the ways that applies.
+
+    `allowed`: the names that this client may pick (None: all). The model's default is no pick of its own.
 
     Raises:
         BadSelection: an unknown name, a bad object, or a way that the operator has closed.
@@ -82,21 +85,21 @@ def pick(
     if config.selection.locked and (wanted is not None or named):
         raise BadSelection("the operator has locked the calibration; leave it out of the request")
     explaining = False
+    offered = menu(profiles, allowed)
     if isinstance(wanted, str):
-        return _by_name(wanted, profiles, "calibration")
+        return _by_name(wanted, offered, "calibration")
     if wanted is not None:
-        inline = _inline(wanted, config)
+        inline = _inline(wanted, config.selection.inline and (allowed is None or INLINE in allowed))
         explaining = inline.explain
-        chosen = _from_object(inline, profiles)
+        chosen = _from_object(inline, offered)
         if chosen is not None:
             return chosen
     if named:
-        chosen = _by_name(named[0], profiles, "calibration")
+        chosen = _by_name(named[0], offered, "calibration")
     else:
         default = config.models[model].profile if model in config.models else None
-        chosen = _by_name(default, profiles, "calibration") if default else Pick(OFF)
-        if default == OFF:
-            chosen = Pick(OFF)  # the operator's off still observes; only a client's leaves no record
+        # The operator's off still observes; only a client's leaves no record.
+        chosen = Pick(OFF) if default in (None, OFF) else Pick(default, profiles[default])
     return Pick(chosen.label, chosen.profile, chosen.explicit_off, explaining)
 
 
@@ -116,23 +119,30 @@ def marks_of(header: str | None) -> frozenset[Marked]:
 _MARKS: tuple[Marked, ...] = get_args(Marked)
 
 
-def _by_name(name: str, profiles: Mapping[str, Profile], param: str) -> Pick:
-    if name == OFF:
-        return Pick(OFF, explicit_off=True)
-    if name not in profiles:
-        valid = [*sorted(profiles), OFF]
-        near = difflib.get_close_matches(name, valid, n=1)
+Menu = Mapping[str, Profile | None]
+"""The names that a client may pick; `off` stands for no profile."""
+
+
+def menu(profiles: Mapping[str, Profile], allowed: Collection[str] | None) -> Menu:
+    """What a client may pick that is limited to the names `allowed` (None: not limited)."""
+    everything: Menu = {**dict(sorted(profiles.items())), OFF: None}
+    return {name: p for name, p in everything.items() if allowed is None or name in allowed}
+
+
+def _by_name(name: str, offered: Menu, param: str) -> Pick:
+    if name not in offered:
+        near = difflib.get_close_matches(name, offered, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadSelection(
-            f"no calibration {name[:80]!r}; valid names: {', '.join(valid)}{hint}", param=param
+            f"no calibration {name[:80]!r}; valid names: {', '.join(offered)}{hint}", param=param
         )
-    return Pick(name, profiles[name])
+    return Pick(name, offered[name], explicit_off=name == OFF)
 
 
-def _inline(value: Any, config: Config) -> Inline:
+def _inline(value: Any, allowed: bool) -> Inline:
     if not isinstance(value, Mapping):
         raise BadSelection("calibration must be a profile's name or an object", param="calibration")
-    if not config.selection.inline:
+    if not allowed:
         raise BadSelection(
             "the operator allows calibrations by name only, not as objects", param="calibration"
         )
@@ -143,9 +153,9 @@ def _inline(value: Any, config: Config) -> Inline:
         raise BadSelection(f"calibration: {explain(error, Inline)}", param="calibration") from None
 
 
-def _from_object(inline: Inline, profiles: Mapping[str, Profile]) -> Pick | None:
+def _from_object(inline: Inline, offered: Menu) -> Pick | None:
     """What an object picks; None where it only asks for an explanation."""
-    named = _by_name(inline.profile, profiles, "calibration.profile") if inline.profile else None
+    named = _by_name(inline.profile, offered, "calibration.profile") if inline.profile else None
     base = (named and named.profile) or Profile(name=INLINE)
     changes = _changes(inline, base)
     if not changes:

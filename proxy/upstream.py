@@ -18,7 +18,7 @@ from calibrators.openers import Asking, Hint, for_tools
 from calibrators.request import tool_names
 from proxy import config
 from proxy.connections import Address, Pool, Response
-from proxy.errors import TimedOut, Unreachable
+from proxy.errors import ConfigError, TimedOut, Unreachable
 from proxy.headers import Headers
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Upstream:
         self.name = name
         self.settings = settings
         self.facts = Facts(kind="openai") if settings.kind == "openai" else Facts()
-        self.api_key = os.environ.get(settings.api_key_env) if settings.api_key_env else None
+        self.api_key = _key(settings.api_key_env) if settings.api_key_env else None
         self.learned: dict[str, LateRole] = {}
         """What probes found out about late messages on a server that can't be asked beforehand, by model."""
         self._named: dict[tuple[Entry, tuple[str, ...]], Entry] = {}
@@ -201,6 +201,19 @@ class Upstream:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
+def _key(variable: str) -> str:
+    """The key in a variable. Without it the client's would be sent, so that is no way to go on.
+
+    Raises:
+        ConfigError
+    """
+    key = os.environ.get(variable, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        what = "holds no printable ASCII" if key else "is not set"
+        raise ConfigError(f"upstreams: api_key_env: {variable} {what}; export the server's key in it")
+    return key
+
+
     """The certificates to trust, read once: that takes longer than all else at start and reload."""
     return httpx.create_ssl_context(trust_env=False)
 
