@@ -15,7 +15,7 @@ AGAIN := --reruns 1
 .venv/.made: pyproject.toml
 	@echo "· making .venv (proxy, bench, tests)"
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/pip install $(PIP_FLAGS) -e '.[bench,dev]'
+	@.venv/bin/pip install $(PIP_FLAGS) -e '.[bench,dev,otel]'
 	@touch $@
 
 # The CPU vLLM server; also what converts and trains the lab model. It takes minutes, so its big parts are shown.
@@ -79,6 +79,16 @@ run: environments
 
 run-once: environments
 	@$(PY) -m bench.lab.run --once $(ARGS)
+
+# Grafana's dashboard from its code; Prometheus' configuration, rules and their unit tests.
+.PHONY: dashboards rules
+dashboards: .venv/.made
+	@$(PY) -m deploy.dashboards
+
+rules:
+	@command -v promtool >/dev/null || { echo "error: promtool is missing (apt install prometheus)" >&2; exit 2; }
+	@promtool check config deploy/prometheus/prometheus.yml
+	@promtool test rules deploy/prometheus/tests/*.yaml
 
 clean:
 	rm -rf .venv* .cache dist tests/clients/node_modules

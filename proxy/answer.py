@@ -210,8 +210,12 @@ class Answer:
 
     def close(self) -> None:
         """Let the upstream go; an answer that is not at its end is cancelled there."""
-        self.seconds = self.seconds or time.perf_counter() - self.started
+        self._over()
         self.response.close()
+
+    def _over(self) -> None:
+        """Note how long it took, once: a later query of the same reply is no part of it."""
+        self.seconds = self.seconds or time.perf_counter() - self.started
 
     async def _read_document(self) -> None:
         chunks: list[bytes] = []
@@ -251,6 +255,7 @@ class Answer:
                 self.clock.first_came()
             if event.data == b"[DONE]":
                 self.reply.ended = True
+                self._over()
             else:
                 self._take(event.data)
 
@@ -281,7 +286,10 @@ class Answer:
         """The next bytes of the body; None at its end, and where it broke (`broken` then says how)."""
         waited = time.perf_counter()
         try:
-            return await self.response.piece()
+            piece = await self.response.piece()
+            if piece is None:
+                self._over()
+            return piece
         except Unreachable as error:
             self.broken = error
             return None

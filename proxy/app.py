@@ -61,6 +61,8 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
         await reloader.stop()
         if runtime.log:
             runtime.log.close()
+        if runtime.tracing:
+            await asyncio.to_thread(runtime.tracing.close)
 
     app = FastAPI(
         title="Seam",

@@ -15,7 +15,7 @@ from calibrators.case import History, key_of
 from calibrators.contextual import NO_FEATURES, Features, features_of
 from calibrators.cri import Cri
 from calibrators.dialects import CHAT, Dialect
-from calibrators.flow import Query, Report, calibrated, plain
+from calibrators.flow import Query, Report, Role, calibrated, plain
 from calibrators.margin import UNREAD, asked_logprobs
 from calibrators.probes import Seat
 from calibrators.request import Fields
@@ -77,7 +77,7 @@ async def serve_calibrated(
         readable=True,
     )
     held = _held(sitting, client)
-    exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held)
+    exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held, sitting.trace)
     served: Answer | None = None
     try:
         with sitting.clock.scope:
@@ -140,6 +140,7 @@ async def _sit_down(
     marks = marks_of(h.get(request.headers, b"x-case-marks"))
     seat = memo and Seat(memo.history, memo.case, late_roles_of(upstream, model.served), marks)
     features = _features(chosen, body, fields)
+    tracing = None if chosen.explicit_off else runtime.tracing
     planned = plan(chosen.profile, model.served, facts, config, dialect, seat, features or NO_FEATURES)
     sitting = Sitting(
         settings=settings,
@@ -153,6 +154,7 @@ async def _sit_down(
         calibrators=tuple(planned),
         features=features,
         memo=memo,
+        trace=None if tracing is None else tracing.of(request.headers, upstream, dialect, model.served),
         report=Report(most=config.limits.max_queries),
         clock=Clock(upstream.settings.timeouts),
         arrived=request.arrived,
@@ -207,12 +209,19 @@ async def _read_beside(sitting: Sitting, upstream: Upstream) -> None:
     if not can_shadow(sitting.fields, shadow.entry):
         return
     sitting.shadowed = UNREAD
+    trace = sitting.trace
+    traced = trace and trace.begin(Role.SHADOW)
+    headers = trace.carried([], traced) if trace and traced else ()
+    failed = None
     try:
         with anyio.fail_after(upstream.settings.timeouts.total):
             asking = shadow_margin(shadow.by, model, sitting.fields, shadow.entry)
-            sitting.shadowed = await upstream.answered(asking)
+            sitting.shadowed = await upstream.answered(asking, headers)
     except (HttpError, TimeoutError) as error:
+        failed = getattr(error, "code", "timeout")
         logger.warning("reading by %s: %s", shadow.by, str(error) or "no answer in time")
+    if traced:
+        traced.over(failed)
 
 
 async def _run(exchange: Exchange, sitting: Sitting, body: Body) -> Answer:

@@ -13,6 +13,7 @@ from proxy.answer import Answer, Clock
 from proxy.errors import CalibrationFailed, HttpError, Unreachable
 from proxy.headers import Headers
 from proxy.held import Held
+from proxy.tracing import Trace
 from proxy.upstream import Upstream
 
 
@@ -32,6 +33,7 @@ class Exchange:
         clock: Clock,
         asked: Body,
         held: Held | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.answers: list[Answer] = []
         self._asked = asked
@@ -41,6 +43,7 @@ class Exchange:
         self._headers = headers
         self._clock = clock
         self._held = held
+        self._trace = trace
 
     async def run(self, flow: Flow) -> Answer:
         """Drive the flow to its end and return the answer to serve, read as far as the flow needed.
@@ -88,9 +91,21 @@ class Exchange:
         body, usage_added = self._with_usage(query.body)
         if body.fields.get("stream") is True:
             self._clock.first_due()
+        headers = self._named(len(self.answers) + 1)
+        if self._trace is None:
+            return await self._sent(query, body, headers, usage_added)
+        traced = self._trace.begin(query.role)
+        try:
+            headers = self._trace.carried(headers, traced)
+            traced.answer = await self._sent(query, body, headers, usage_added)
+        except BaseException as error:
+            traced.over(getattr(error, "code", None))
+            raise
+        return traced.answer
+
+    async def _sent(self, query: Query, body: Body, headers: Headers, usage_added: bool) -> Answer:
         started = time.perf_counter()
         try:
-            headers = self._named(len(self.answers) + 1)
             response = await self._upstream.send("POST", self._target, headers, body.render().encode())
         finally:
             self._clock.upstream_seconds += time.perf_counter() - started

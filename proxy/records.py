@@ -22,6 +22,7 @@ from proxy.answer import Answer, Clock
 from proxy.decisions import SCHEMA
 from proxy.runtime import Runtime, Settings
 from proxy.selection import Named, Pick
+from proxy.tracing import Trace
 
 Outcome = Literal["ok", "upstream_error", "client_gone", "error"]
 
@@ -40,8 +41,8 @@ class Sitting:
 
     settings: Settings
     request_id: str
-    case_id: str | None
     client: str | None
+    case_id: str | None
     dialect: Dialect
     fields: Fields
     model: Named
@@ -52,6 +53,7 @@ class Sitting:
     body_came: float
     report: Report = field(default_factory=Report)
     memo: Memo | None = None
+    trace: Trace | None = None
     features: Features | None = None
     outcome: Outcome = "ok"
     status: int = 0
@@ -153,6 +155,8 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
     if sitting.pick.explicit_off:
         return
     base = _base(sitting, answers, now)
+    if sitting.trace is not None:
+        sitting.trace.finish(sitting, base, served)
     sampled = runtime.log is not None and random.random() < sitting.settings.config.decisions.sample
     for index, choice in choices:
         action = reply_action(reply, choice, sitting.settings.config.cues) if whole else None
@@ -232,11 +236,11 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "schema": SCHEMA,
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "request_id": sitting.request_id,
+        "client": sitting.client,
         "case_id": sitting.case_id or case,
         "turn": turn,
         "route": sitting.dialect.route,
         "model": sitting.model.served,
-        "client": sitting.client,
         "profile": sitting.pick.label,
         "stream": bool(sitting.fields.get("stream")),
         "tools": len(tools_of(sitting.fields)),

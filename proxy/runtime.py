@@ -11,6 +11,7 @@ from proxy.errors import Busy
 from proxy.memory import Memory
 from proxy.metrics import OTHER, Metrics
 from proxy.profiles import Profile
+from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 
 
@@ -41,12 +42,14 @@ class Runtime:
         log: DecisionLog | None,
         memory: Memory,
         drift: DriftWindows,
+        tracing: Tracing | None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
         self.log = log
         self.memory = memory
         self.drift = drift
+        self.tracing = tracing
         self.draining = False
         self.in_flight = 0
 

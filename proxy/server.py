@@ -25,6 +25,7 @@ from proxy.metrics import Metrics
 from proxy.program_log import set_up_logging
 from proxy.runtime import Runtime
 from proxy.settings import Reloader, build
+from proxy.tracing import Tracing
 
 logger = logging.getLogger("seam")
 
@@ -52,7 +53,8 @@ def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
     decisions = settings.config.decisions
     log = None if decisions.sink == "off" else DecisionLog(decisions, metrics.dropped.inc)
     remembers = memory(settings.config.state, metrics.memory_errors.inc)
-    runtime = Runtime(settings, metrics, log, remembers, DriftWindows(settings.config.drift))
+    tracing = None if settings.config.tracing == "off" else Tracing(decisions.text)
+    runtime = Runtime(settings, metrics, log, remembers, DriftWindows(settings.config.drift), tracing)
     reloader = Reloader(runtime, path, flags)
     config = uvicorn.Config(
         App(runtime, reloader),

@@ -17,6 +17,7 @@ from proxy.probe import hints_of, watch
 from proxy.profiles import Profile, read_profiles
 from proxy.runtime import Runtime, Settings
 from proxy.selection import INLINE, OFF
+from proxy.tracing import require_opentelemetry
 from proxy.upstream import Upstream
 
 logger = logging.getLogger("seam")
@@ -31,6 +32,8 @@ def build(path: Path | None, flags: Mapping[str, Any], running: Settings | None 
         ConfigError: anything that is wrong, in one line.
     """
     config = load(path, flags)
+    if config.tracing != "off":
+        require_opentelemetry()
     profiles = read_profiles(config.profiles.folder)
     for name, model in config.models.items():
         if model.profile is not None and model.profile not in (*profiles, OFF):

@@ -126,15 +126,17 @@ class Upstream:
         repeatable = not target.startswith(UNREPEATABLE_PATHS)
         return await self._pool.send(b"".join(lines), bodiless=method == "HEAD", repeatable=repeatable)
 
-    async def get_json(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+    async def get_json(
+        self, method: str, path: str, body: bytes = b"", headers: Headers | tuple[()] = ()
+    ) -> tuple[int, Any]:
         """A small request of our own: its status and JSON (None where the answer is none).
 
         Raises:
             Unreachable, TimedOut
         """
-        headers = {"content-type": "application/json"} if body else {}
+        sent = [*headers, *([(b"content-type", b"application/json")] if body else [])]
         try:
-            response = await self._client.request(method, path, content=body or None, headers=headers)
+            response = await self._client.request(method, path, content=body or None, headers=sent)
             return response.status_code, response.json()
         except httpx.TimeoutException as error:
             raise TimedOut(f"the upstream did not answer {path} in time: {_words(error)}") from None
@@ -143,7 +145,7 @@ class Upstream:
         except ValueError:
             return response.status_code, None
 
-    async def answered(self, asking: Asking[T]) -> T:
+    async def answered(self, asking: Asking[T], headers: Headers | tuple[()] = ()) -> T:
         """Ask the server what a generator wants to know.
 
         Raises:
@@ -152,7 +154,7 @@ class Upstream:
         try:
             ask = next(asking)
             while True:
-                _, document = await self.get_json("POST", ask.path, json.dumps(ask.body).encode())
+                _, document = await self.get_json("POST", ask.path, json.dumps(ask.body).encode(), headers)
                 ask = asking.send(document if isinstance(document, dict) else {})
         except StopIteration as stop:
             found: T = stop.value
@@ -199,8 +201,6 @@ class Upstream:
         await self._client.aclose()
 
 
-@functools.cache
-def _certificates() -> ssl.SSLContext:
 def _key(variable: str) -> str:
     """The key in a variable. Without it the client's would be sent, so that is no way to go on.
 
@@ -214,6 +214,8 @@ def _key(variable: str) -> str:
     return key
 
 
+@functools.cache
+def _certificates() -> ssl.SSLContext:
     """The certificates to trust, read once: that takes longer than all else at start and reload."""
     return httpx.create_ssl_context(trust_env=False)
 

@@ -10,6 +10,7 @@ from calibrators.bias import Idle
 from calibrators.openers import Ask, Hint
 from proxy.config import Config
 from proxy.config import Upstream as Settings
+from proxy.headers import Headers
 from proxy.plan import is_stale, plan
 from proxy.probe import hints_of, probe
 from proxy.profiles import BiasSetting, Profile
@@ -28,7 +29,9 @@ class Tiny(Upstream):
         self.served = served
         self.finish = finish
 
-    async def get_json(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+    async def get_json(
+        self, method: str, path: str, body: bytes = b"", headers: Headers | tuple[()] = ()
+    ) -> tuple[int, Any]:
         if path == "/v1/models":
             return 200, {"data": [{"id": "m", "owned_by": "vllm"}]}
         if path == "/version":
