@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bench import environments
+from bench.benchmarks import BENCHMARKS
+from tests.bench.playing import Bfcl
 from tests.bench.scoring import Bench
 
 
@@ -19,3 +22,12 @@ def bench(
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     folder: Path = tmp_path_factory.mktemp("runs")
     return Bench(capsys, folder)
+
+
+@pytest.fixture(scope="module")
+def bfcl() -> Bfcl:
+    """BFCL's own questions and answers."""
+    benchmark = BENCHMARKS["bfcl"]
+    if not environments.made(benchmark.name, benchmark.requirements):
+        pytest.fail("bfcl-eval's environment is not made, or of other versions: make .venv-bfcl/.made")
+    return Bfcl(benchmark.site())

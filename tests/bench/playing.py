@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from calibrators import cri, sri
+
 Json = dict[str, Any]
 Emission = str | list[str]
 """A text, or calls as BFCL writes them: `cd(folder='document')`."""
@@ -24,6 +26,8 @@ Trajectory = Sequence[Sequence[Emission]]
 DONE = "Done."
 ASK = "Which file do you mean?"
 REFUSE = "I can't do that with the tools I have here."
+MISSING = "I don't have the tool for that here."
+CUT = "The file that you asked"
 TOO_LONG = "This model's maximum context length is 8192 tokens, and the request has 9001 input tokens."
 
 
@@ -33,6 +37,9 @@ class Model:
 
     plays: Mapping[str, Trajectory]
     """By the first thing the user says."""
+    again: Mapping[str, Emission] = field(default_factory=dict)
+    """What it says to SRI's message, by the reply that was dropped; without one the same again. To CRI's it
+    says `MISSING`."""
     too_long: frozenset[str] = frozenset()
     """Cases whose prompts it refuses."""
     seconds: float = 0.0
@@ -52,17 +59,39 @@ class Model:
             return 503, {"error": {"message": "nobody is here"}}
         if first in self.too_long:
             return 400, {"error": {"message": TOO_LONG, "type": "BadRequestError", "code": 400}}
-        roles = [each["role"] for each in body["messages"]]
+        messages = list(body["messages"])
+        probe = _probe(messages[-1])
+        if probe:
+            del messages[-1]
+            # `no_history` keeps the halted reply.
+            if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
+                del messages[-1]
+        roles = [each["role"] for each in messages]
         turn = roles.count("user") - 1
         step = roles[len(roles) - roles[::-1].index("user") :].count("assistant")
-        return 200, _completion(self.plays[first][turn][step], body["tools"])
+        emission = self.plays[first][turn][step]
+        if probe == "cri":
+            emission = MISSING
+        elif probe == "sri" and isinstance(emission, str):
+            emission = self.again.get(emission, emission)
+        return 200, _completion(emission, body["tools"])
+
+
+def _probe(last: Json) -> str | None:
+    """The probe whose message comes last, if one does."""
+    headers = {"sri": (sri.HEADER, sri.STATE, sri.NO_STATE), "cri": (cri.HEADER,)}
+    said = str(last.get("content"))
+    if last["role"] in ("tool", "assistant"):
+        return None
+    return next((probe for probe, begins in headers.items() if said.startswith(begins)), None)
 
 
 def _completion(emission: Emission, tools: Sequence[Json]) -> Json:
     calls = [] if isinstance(emission, str) else [_call(n, text, tools) for n, text in enumerate(emission)]
     # An empty list beside a text is what some servers send, and what makes upstream's handler lose the text.
     message = {"role": "assistant", "content": emission if not calls else None, "tool_calls": calls}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    finish = "tool_calls" if calls else "length" if emission == CUT else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
     usage = {"prompt_tokens": 1200, "completion_tokens": 8, "total_tokens": 1208}
     return {
         "id": "c",

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench import environments
-from bench.benchmarks import BENCHMARKS
 from bench.errors import CheckFailed, InputError
 from bench.run import power
 from bench.run.arms import Asked, asked, probe_grid
@@ -25,14 +23,6 @@ from tests.bench.playing import ASK, DONE, REFUSE, TOO_LONG, Bfcl, Json, Model, 
 from tests.bench.scoring import Bench, Shown, write
 
 FOUR = [f"multi_turn_miss_func_{n}" for n in range(4)]
-
-
-@pytest.fixture(scope="module")
-def bfcl() -> Bfcl:
-    benchmark = BENCHMARKS["bfcl"]
-    if not environments.made(benchmark.name, benchmark.requirements):
-        pytest.fail("bfcl-eval's environment is not made, or of other versions: make .venv-bfcl/.made")
-    return Bfcl(benchmark.site())
 
 
 def results(run: Path, arm: str) -> list[Json]:
@@ -59,7 +49,7 @@ def test_a_replay_of_the_ground_truth_passes_upstreams_graders(bench: Bench, bfc
     }
     too_long = "multi_turn_base_5"
     plays = {bfcl.first(id): trajectory for id, trajectory in answers.items()}
-    with served(Model(plays, frozenset({bfcl.first(too_long)}))) as model:
+    with served(Model(plays, too_long=frozenset({bfcl.first(too_long)}))) as model:
         ids = ",".join([*answers, too_long])
         document = bench.document("run", "bfcl", "--upstream", model.url, "--ids", ids)
 

@@ -8,7 +8,9 @@ from typing import Any
 from bench.report.words import estimate_text
 from bench.run.bfcl.cases import MULTI_TURN
 from bench.run.bfcl.results import errored, result_files
+from bench.run.probed import by_turn, hits, looks
 from bench.score import bfcl as bfcl_files
+from bench.score.bfcl import GOLD
 from bench.score.bfcl_figures import model_figures
 from bench.score.decision_log import classes, last_attempts
 from bench.score.figures import missing, share
@@ -26,29 +28,60 @@ def figures(
     cues: Cues,
     seed: int,
 ) -> tuple[Json, list[Json]]:
-    """`{cues, models, single_turn, applied}` and a record of each case.
+    """`{cues, models, single_turn, applied, probes}` and a record of each case.
 
     root: BFCL_PROJECT_ROOT; logs: decision logs. They have the classes of replies whose text the results
-    lost, what each case cost, and how often the calibration was really applied.
+    lost, what each case cost, how often the calibration was really applied, and what probes took back.
     """
     counts = {category: len(ids) for category, ids in planned.items()}
-    models, single, records, applied = [], [], [], {}
+    models, single, records, applied, probes = [], [], [], {}, {}
     for arm in arms:
         logged = last_attempts(logs, arm)
         applied[arm] = _applied(logged)
+        probes[arm] = looks(logged) if logged else None
         cases: list[Json]
         if any(category in MULTI_TURN for category in planned):
             by_id = {id: classes(replies) for id, replies in logged.items()}
             for model in bfcl_files.read([root / "result" / arm], cues, logged=by_id):
                 told, cases = model_figures(model, seed, None, counts)
                 models.append(told)
-                records += [{**case, **_cost(logged.get(case["id"], ()))} for case in cases]
+                cases = [_probed(case, logged.get(case["id"], ())) for case in cases]
+                for category in told["categories"]:
+                    category |= _recall_before(category["category"], cases, seed)
+                records += cases
         for category in planned:
             if category not in MULTI_TURN:
                 told, cases = _single(root, arm, category, counts[category], seed)
                 single.append(told)
                 records += [{**case, **_cost(logged.get(case["id"], ()))} for case in cases]
-    return {"cues": str(cues), "models": models, "single_turn": single, "applied": applied}, records
+    return {
+        "cues": str(cues),
+        "models": models,
+        "single_turn": single,
+        "applied": applied,
+        "probes": probes,
+    }, records
+
+
+def _probed(case: Json, records: Sequence[Row]) -> Json:
+    """A multi-turn case's record with its cost, and its classes and hits before probes."""
+    told = {**case, **_cost(records)}
+    if "error" in case:
+        return told
+    return {**told, "before": by_turn(records), **hits(records, GOLD[case["category"]])}
+
+
+def _recall_before(category: str, cases: Sequence[Json], seed: int) -> Json:
+    """GAR of the reply before a probe, and of either reply, over the cases that the decision log has."""
+    found: Json = {}
+    for name in ("before", "either"):
+        known = {
+            int(case["id"].rpartition("_")[2]): case[f"hit_{name}"]
+            for case in cases
+            if case["category"] == category and case.get(f"hit_{name}") is not None
+        }
+        found |= share(f"gar_{name}", [*known.values()], [*known], seed, "no decision log has its cases")
+    return found
 
 
 def _applied(logged: Mapping[str, Sequence[Row]]) -> Json | None:
