@@ -11,11 +11,8 @@ import click
 from bench.calibrate.calibration import Calibrating, Wanted
 from bench.calibrate.choosing import Objective
 from bench.calibrate.profile import check_name
-from bench.decisions.apigen import apigen
-from bench.decisions.benchmarks import bfcl, when2call
-from bench.decisions.example import Example
 from bench.decisions.log import labelled
-from bench.decisions.requests import read_requests
+from bench.decisions.sources import Sources, source_options
 from bench.decisions.split import grouped, sampled, split
 from bench.errors import CheckFailed, InputError
 from bench.options import JsonObject, Shared, shared_options
@@ -29,16 +26,12 @@ Json = dict[str, Any]
 _File = click.Path(dir_okay=False, path_type=Path)
 
 
-class Sources(NamedTuple):
-    """Where the labelled decisions come from."""
+class Log(NamedTuple):
+    """A decision log to label replies of."""
 
-    bfcl: bool
-    when2call: Path | None
-    apigen: Path | None
-    requests: tuple[Path, ...]
-    from_log: Path | None
+    path: Path
     labels: int
-    """How many replies of the log are labelled."""
+    """How many."""
 
 
 class _Objective(click.ParamType[Objective]):
@@ -63,12 +56,7 @@ class _Objective(click.ParamType[Objective]):
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's key.")
 @click.option("--parser", metavar="NAME", help="Tool parser to know the entry tokens by, as in bench entry.")
 @click.option("--opener", "openers", multiple=True, metavar="TEXT", help="Opener as text, as in bench entry.")
-@click.option("--bfcl", "use_bfcl", is_flag=True,
-              help="BFCL's single-turn decisions; the default where no others are named.")  # fmt: skip
-@click.option("--when2call", "when2call_file", type=_File, help="When2Call's llm_judge file.")
-@click.option("--apigen", "apigen_file", type=_File, help="APIGen-MT's apigen-mt_5k.json.")
-@click.option("--requests", "request_files", type=_File, multiple=True,
-              help="Your own labelled requests, JSONL (docs/calibrating.md).")  # fmt: skip
+@source_options
 @click.option("--from-log", type=_File, help="A decision log, a sample of which you label here.")
 @click.option("--labels", type=click.IntRange(1), default=200, show_default=True, metavar="N",
               help="How many replies of the log to label.")  # fmt: skip
@@ -109,10 +97,7 @@ def command(
     api_key_env: str | None,
     parser: str | None,
     openers: tuple[str, ...],
-    use_bfcl: bool,
-    when2call_file: Path | None,
-    apigen_file: Path | None,
-    request_files: tuple[Path, ...],
+    sources: Sources,
     from_log: Path | None,
     labels: int,
     arms: tuple[str, ...],
@@ -125,14 +110,16 @@ def command(
     profile. The run folder then has profile/NAME.yaml, report.html, the charts, and the figures as JSON.
     """
     check_name(own["name"])
-    sources = Sources(use_bfcl, when2call_file, apigen_file, request_files, from_log, labels)
+    log = Log(from_log, labels) if from_log else None
     wanted = Wanted(url=url, api_key_env=api_key_env, hint=Hint(parser, openers), arms=_arms(arms), **own)
     known = asyncio.run(_served(wanted, model))
     wanted.most_bias(known)  # what can't be applied is told before anything is measured
-    examples = _read(sources)
-    with RunFolder.open(shared.folder("calibrate"), _plan(shared, sources, wanted, known)) as run:
-        if sources.from_log:
-            examples += labelled(run, sources.from_log, sources.labels, shared.seed)
+    if log is None:
+        sources = sources.or_bfcl()
+    examples = sources.read()
+    with RunFolder.open(shared.folder("calibrate"), _plan(shared, sources, log, wanted, known)) as run:
+        if log:
+            examples += labelled(run, log.path, log.labels, shared.seed)
         chosen = split(grouped(sampled(examples, shared.limit, shared.seed)), shared.seed)
         result = Calibrating(wanted, known, run, shared.seed).result(chosen)
         write_report(run, result, run.path)
@@ -166,39 +153,14 @@ async def _served(wanted: Wanted, model: str | None) -> Served:
         await upstream.aclose()
 
 
-def _read(sources: Sources) -> list[Example]:
-    """The decisions of all sources but the log. Raises InputError where a file, or a line of it, is none."""
-    named = sources.when2call or sources.apigen or sources.requests or sources.from_log
-    examples = bfcl() if sources.bfcl or not named else []
-    if sources.when2call:
-        examples += when2call(sources.when2call)
-    if sources.apigen:
-        examples += apigen(sources.apigen)
-    for path in sources.requests:
-        own, ignored = read_requests(path)
-        examples += own
-        if ignored:
-            told = ", ".join(f"{name} ({count})" for name, count in sorted(ignored.items()))
-            click.echo(f"{path}: these members are not part of the request: {told}", err=True)
-    seen: set[str] = set()
-    for example in examples:
-        if example.id in seen:
-            raise InputError(
-                f"the id {example.id!r} stands in two sets", mend="give the lines of --requests other ids"
-            )
-        seen.add(example.id)
-    return examples
-
-
-def _plan(shared: Shared, sources: Sources, wanted: Wanted, known: Served) -> Plan:
+def _plan(shared: Shared, sources: Sources, log: Log | None, wanted: Wanted, known: Served) -> Plan:
     """What shapes the records; the objective does not, so that one run's margins serve several."""
-    files = [path for path in (sources.when2call, sources.apigen, *sources.requests) if path]
     return Plan(
         command="calibrate",
         arguments={
-            "bfcl": sources.bfcl or not (files or sources.from_log),
-            "from_log": str(sources.from_log) if sources.from_log else None,
-            "labels": sources.labels if sources.from_log else None,
+            "bfcl": sources.bfcl,
+            "from_log": str(log.path) if log else None,
+            "labels": log.labels if log else None,
             "fields": dict(wanted.fields),
             "scope": wanted.scope,
             "apply": wanted.apply,
@@ -207,7 +169,7 @@ def _plan(shared: Shared, sources: Sources, wanted: Wanted, known: Served) -> Pl
         },
         seed=shared.seed,
         limit=shared.limit,
-        data={str(path): DataFile.of(path) for path in files},
+        data={str(path): DataFile.of(path) for path in sources.files},
         upstream={
             "url": wanted.url,
             "kind": known.facts.kind,
