@@ -55,6 +55,14 @@ class Axis:
         return text.replace("-", "−")
 
 
+class Rows(Axis):
+    """Rows from the top, without ticks."""
+
+    def ticks(self) -> list[float]:
+        """None: rows carry their labels."""
+        return []
+
+
 @dataclass(slots=True)
 class Chart:
     """A chart being drawn; `svg` gives it.

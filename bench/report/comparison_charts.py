@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log2
 from typing import Any
 
-from bench.report.charts import HEIGHT, Axis, Chart
+from bench.report.charts import HEIGHT, Axis, Chart, Rows
 from bench.report.words import NAMES, arm_name, change_text, estimate_text, number, per_cent
 
 Result = Mapping[str, Any]
@@ -50,14 +50,6 @@ def letters(rows: Sequence[Json]) -> dict[int, str]:
     return {place: chr(ord("A") + i) for i, place in enumerate(both)}
 
 
-class _Rows(Axis):
-    """Rows from the top, without ticks."""
-
-    def ticks(self) -> list[float]:
-        """None: rows carry their labels."""
-        return []
-
-
 @dataclass(frozen=True, slots=True)
 class _Points(Axis):
     """Differences in points."""
@@ -87,7 +79,7 @@ def forest(result: Result, part: str) -> Chart:
         f"Change against {arm_name(result['baseline'])}, {part.replace('_', ' ')}",
         about,
         _Points(low - edge, high + edge, "change, points"),
-        _Rows(0, len(claims), ""),
+        Rows(0, len(claims), ""),
         height=_ROW * len(claims) + 86,
     )
     for row, claim in enumerate(claims):

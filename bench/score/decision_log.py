@@ -5,12 +5,12 @@ be scored where its result files lost the text. `bench run bfcl` sends ENTRY/ARM
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.errors import InputError
-from bench.score.lines import Row, rows
+from bench.score.lines import Row, each_row, rows
 from calibrators.actions import Action, Cues
 
 
@@ -31,7 +31,15 @@ Logged = Mapping[str, Sequence[LoggedReply]]
 """By entry id, each reply in the order of time."""
 
 _ENTRY: Final = re.compile(r"(multi_turn_\w+?_\d+)\b")
-_ATTEMPT: Final = re.compile(r"(?P<entry>[\w-]+)/(?P<arm>[\w-]+)/(?P<attempt>\d+)")
+_ATTEMPT: Final = re.compile(r"(?P<entry>.+)/(?P<arm>[A-Za-z0-9-]+)/(?P<number>\d+)")
+
+
+class Attempt(NamedTuple):
+    """Which attempt at which case of a `bench run` a record is of."""
+
+    arm: str
+    entry: str
+    number: int
 
 
 def logged_classes(file: Path) -> Logged:
@@ -56,20 +64,42 @@ def logged_classes(file: Path) -> Logged:
     return found
 
 
-def last_attempts(files: Iterable[Path], arm: str) -> Mapping[str, Sequence[Row]]:
-    """The records of the whole replies of an arm's cases in a `bench run`: each case's last attempt, by id.
+def attempt_of(record: Row) -> Attempt | None:
+    """The attempt that a record of a whole reply is of; None for any other record."""
+    case = record.get("case_id")
+    found = _ATTEMPT.fullmatch(case) if isinstance(case, str) and _whole(record) else None
+    return Attempt(found["arm"], found["entry"], int(found["number"])) if found else None
+
+
+def last_attempts(
+    files: Iterable[Path], wanted: Container[tuple[str, str]] | None = None
+) -> Mapping[str, Mapping[str, Sequence[Row]]]:
+    """The records of the whole replies of a `bench run`, by arm and case: each case's last attempt.
 
     A case is begun anew where a run was killed in it, and only the last attempt made it into the results.
-    Raises InputError where a file is no decision log.
+    wanted: (arm, case) of those to read with their requests; by default all, without them, since with their
+    prompts and tools they don't fit into memory. Raises InputError where a file is no decision log.
     """
-    found: dict[str, tuple[int, Sequence[Row]]] = {}
-    for case, records in _by_case(files).items():
-        attempt = _ATTEMPT.fullmatch(case)
-        if attempt and attempt["arm"] == arm:
-            number = int(attempt["attempt"])
-            if number >= found.get(attempt["entry"], (0, ()))[0]:
-                found[attempt["entry"]] = (number, records)
-    return {entry: records for entry, (_, records) in found.items()}
+    found: dict[tuple[str, str], tuple[int, list[Row]]] = {}
+    for file in files:
+        for record in each_row(file, mend="give a decision log of seam serve"):
+            attempt = attempt_of(record) if record else None
+            if record is None or attempt is None:
+                continue
+            key = (attempt.arm, attempt.entry)
+            if wanted is None:
+                record.pop("request", None)
+            elif key not in wanted:
+                continue
+            last, records = found.get(key, (0, []))
+            if attempt.number > last:
+                found[key] = (attempt.number, [record])
+            elif attempt.number == last:
+                records.append(record)
+    arms: dict[str, dict[str, Sequence[Row]]] = {}
+    for (arm, entry), (_, records) in found.items():
+        arms.setdefault(arm, {})[entry] = _in_time(records)
+    return arms
 
 
 def classes(records: Iterable[Row]) -> list[LoggedReply]:
@@ -83,11 +113,18 @@ def _by_case(files: Iterable[Path]) -> dict[str, list[Row]]:
     for file in files:
         for record in rows(file, mend="give a decision log of seam serve")[0]:
             case = record.get("case_id")
-            if isinstance(case, str) and record.get("outcome") == "ok" and not record.get("choice"):
+            if isinstance(case, str) and _whole(record):
                 found.setdefault(case, []).append(record)
-    return {
-        case: sorted(records, key=lambda record: str(record.get("time"))) for case, records in found.items()
-    }
+    return {case: _in_time(records) for case, records in found.items()}
+
+
+def _whole(record: Row) -> bool:
+    """Whether it is of a whole reply, and the first of its n."""
+    return record.get("outcome") == "ok" and not record.get("choice")
+
+
+def _in_time(records: Iterable[Row]) -> list[Row]:
+    return sorted(records, key=lambda record: str(record.get("time")))
 
 
 def _reply(record: Row) -> LoggedReply:

@@ -396,7 +396,7 @@ def test_of_a_case_that_was_begun_anew_the_last_attempt_counts(tmp_path: Path) -
         *decisions("tool_call", case=f"{case}/b-1/10"),
         *decisions("refuse", case=f"{case}/off/11"),
     ]
-    found = last_attempts([write(tmp_path, {"log.jsonl": log}) / "log.jsonl"], "b-1")
+    found = last_attempts([write(tmp_path, {"log.jsonl": log}) / "log.jsonl"])["b-1"]
     assert {id: classes(records) for id, records in found.items()} == {
         case: [LoggedReply(Action.TOOL_CALL, Action.TOOL_CALL)]
     }

@@ -35,8 +35,9 @@ def figures(
     """
     counts = {category: len(ids) for category, ids in planned.items()}
     models, single, records, applied, probes = [], [], [], {}, {}
+    every = last_attempts(logs)
     for arm in arms:
-        logged = last_attempts(logs, arm)
+        logged = every.get(arm, {})
         applied[arm] = _applied(logged)
         probes[arm] = looks(logged) if logged else None
         cases: list[Json]
