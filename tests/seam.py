@@ -86,7 +86,7 @@ class Seam:
         await eventually(lambda: not self.runtime.in_flight)
 
 
-async def eventually(reached: Callable[[], bool], seconds: float = 5.0) -> None:
+async def eventually(reached: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that no event tells of."""
     async with asyncio.timeout(seconds):
         while not reached():  # noqa: ASYNC110

@@ -51,7 +51,7 @@ async def port(vllm_url: str, tmp_path_factory: pytest.TempPathFactory) -> Async
     """A running `seam serve` in front of the vLLM server, which it has probed."""
     config = {"upstreams": {"default": {"kind": "vllm"}}, "models": {"lab": {}}}
     async with serving(written(tmp_path_factory.mktemp("seam"), vllm_url, config, PROFILES)) as proxy:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while (await ask(proxy.port, "GET", "/readyz")).status != 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         yield proxy.port

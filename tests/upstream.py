@@ -214,7 +214,7 @@ class Upstream:
         reply, request = self._answered[-1]
         return reply.bytes_for(request)
 
-    async def until(self, reached: Callable[["Upstream"], bool], seconds: float = 5.0) -> None:
+    async def until(self, reached: Callable[["Upstream"], bool], seconds: float = 60.0) -> None:
         """Wait until something has happened here, say `lambda u: len(u.requests) == 1`."""
         async with asyncio.timeout(seconds):
             while not reached(self):

@@ -155,6 +155,6 @@ async def ask(
     port: int, method: str, target: str, headers: Headers | None = None, body: bytes = b""
 ) -> Answer:
     """A request and its whole answer."""
-    async with asyncio.timeout(20), exchange(port, method, target, headers, body) as made:
+    async with asyncio.timeout(60), exchange(port, method, target, headers, body) as made:
         await made.head()
         return await made.rest()

@@ -36,7 +36,7 @@ def test_a_taken_port_is_one_line_and_nothing_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with command("--once", "--port", str(port)) as process:
-            printed, told = process.communicate(timeout=60)
+            printed, told = process.communicate(timeout=300)
     assert process.returncode == 2
     assert printed == ""
     assert told == (
@@ -46,7 +46,7 @@ def test_a_taken_port_is_one_line_and_nothing_is_started() -> None:
 
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
     with command("--once", "--port", str(free_port()), "--model", str(tmp_path)) as process:
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
     assert process.returncode == 2
     assert told.count("\n") == 1
     assert f"{tmp_path}: holds no checkpoint" in told
@@ -118,7 +118,7 @@ def test_a_signal_while_it_starts_ends_what_it_started(number: signal.Signals) -
         while "starting vLLM" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == 128 + number
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/health")

@@ -191,7 +191,7 @@ def test_cpu_time_is_that_of_the_whole_tree(tmp_path: Path) -> None:
         pids = tree(process.pid)
         assert len(pids) >= 3
         assert 0.4 <= cpu_seconds(pids) < 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while cpu_seconds(pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert cpu_seconds(pids) == 0  # all of them end, and count no more
@@ -217,7 +217,7 @@ def test_servers_end_with_the_bench_however_it_ends(tmp_path: Path) -> None:
     bench.kill()
     bench.wait()
     bench.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{server}/cmdline").exists() and time.monotonic() < deadline:
         if Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return

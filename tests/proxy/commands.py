@@ -25,7 +25,7 @@ async def run_seam(
         sys.executable, "-m", "proxy.cli", *arguments,
         stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=cwd, env=_environment(environment or {}),
     )  # fmt: skip
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -41,7 +41,7 @@ class Serving:
     _reading: asyncio.Task[None] | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def logged(self, part: str, seconds: float = 10.0) -> None:
+    async def logged(self, part: str, seconds: float = 60.0) -> None:
         """Wait until the program log holds a part."""
         async with asyncio.timeout(seconds):
             while part not in self.log:
@@ -52,7 +52,7 @@ class Serving:
         """Send a signal to the process."""
         self.process.send_signal(number)
 
-    async def exit_code(self, seconds: float = 15.0) -> int:
+    async def exit_code(self, seconds: float = 60.0) -> int:
         """Wait for the process to end."""
         async with asyncio.timeout(seconds):
             return await self.process.wait()

@@ -144,7 +144,7 @@ async def test_a_reader_that_stops_closes_the_connection() -> None:
         response = await get(pool)
         assert await response.piece() == b"hel"
         response.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.left.wait()
         assert await body_of(await get(pool)) == b"hello"
 

@@ -77,7 +77,7 @@ async def replayed(recorded: Recorded, folder: Path) -> AsyncIterator[tuple[Repl
     """A recorded request, sent through Seam to a server that answers as recorded."""
     upstream = Replay(recorded)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         upstream.listening() as url,
         seam(folder, url) as proxy,
         exchange(

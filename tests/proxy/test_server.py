@@ -17,7 +17,7 @@ from tests.wire import ask, exchange
 Command = Callable[..., tuple[int, str]]
 
 BODY = compact(chat(stream=True))
-SLOW = Reply(writes=(chunk(content="Hel"), Wait(0.8), chunk(content="lo."), chunk("stop"), DONE))
+SLOW = Reply(writes=(chunk(content="Hel"), Wait(3), chunk(content="lo."), chunk("stop"), DONE))
 
 
 async def test_sigterm_lets_open_streams_end_and_refuses_new_requests(tmp_path: Path) -> None:
