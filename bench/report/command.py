@@ -9,13 +9,14 @@ import click
 from bench.compare.folders import result_of
 from bench.errors import InputError
 from bench.options import Shared, shared_options
-from bench.report import calibration, comparison, drift
+from bench.report import calibration, comparison, drift, replay
 from bench.runs import RunFolder, check_done, read_manifest
 
 _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
     "calibrate": calibration.write_report,
     "compare": comparison.write_report,
     "drift": drift.write_report,
+    **dict.fromkeys(replay.COMMANDS, replay.write_report),
 }
 """What writes a page, by the command that made the run."""
 
@@ -31,7 +32,8 @@ _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
 def command(*, shared: Shared, folder: Path) -> None:
     """Make a run's report again: report.html and charts/, in its folder or in --out.
 
-    RUN is the folder of a bench calibrate, compare or drift that is done; nothing is measured or drawn anew.
+    RUN is the folder of a bench calibrate, compare, drift or run that is done; nothing is measured or drawn
+    anew.
     """
     manifest = read_manifest(folder)
     write = _PAGES.get(manifest.plan.command)

@@ -64,3 +64,14 @@ def looks(logged: Mapping[str, Sequence[Row]]) -> Json:
         "outcomes": {probe: dict(counts.most_common()) for probe, counts in outcomes.items()},
         "moved": dict(moved.most_common()),
     }
+
+
+def probes_text(probes: Mapping[str, Json | None]) -> str:
+    """`looks` of all arms, one line an arm; empty where no probe looked."""
+    lines = []
+    for arm, told in probes.items():
+        for probe, outcomes in (told or {}).get("outcomes", {}).items():
+            came = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in outcomes.items())
+            moved = ", ".join(f"{count} × {each}" for each, count in told["moved"].items()) if told else ""
+            lines.append(f"  {arm}: {probe} {came}{f'; {moved}' if moved else ''}")
+    return "\n".join(["what probes did", *lines]) if lines else ""

@@ -11,6 +11,7 @@ import click
 from bench.benchmarks import BENCHMARKS
 from bench.errors import InputError
 from bench.options import JsonObject, Shared, shared_options
+from bench.report.replay import write_report
 from bench.run import power
 from bench.run.arms import Arm, decision_logs, proxies
 from bench.run.bfcl import cases
@@ -18,6 +19,7 @@ from bench.run.bfcl.figures import figures, single_turn_text
 from bench.run.bfcl.replay import Replay, replay
 from bench.run.dry import DryPass
 from bench.run.options import Serving, serving_options
+from bench.run.probed import probes_text
 from bench.run.rounds import dry_cases, rounds
 from bench.runs import Plan, RunFolder
 from bench.score.table import bfcl_text
@@ -130,7 +132,14 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     for row in rows:
         if (name := f"{row['model']}/{row['id']}") not in records:
             records.append(name, row)
-    result = {"benchmark": BENCHMARKS["bfcl"].package, "power": shown, "dry_pass": dry.told, **told}
+    result = {
+        "benchmark": BENCHMARKS["bfcl"].package,
+        "decisions": str(serving.decisions) if serving.decisions else None,
+        "power": shown,
+        "dry_pass": dry.told,
+        **told,
+    }
+    write_report(run, result, run.path)
     run.finish(result)
     return result
 
@@ -145,13 +154,14 @@ def _earlier(run: RunFolder) -> Json:
 
 def summary(result: Json, folder: Path) -> str:
     """The result for a person at the terminal."""
+    probes = probes_text(result["probes"])
     applied = [f"  {arm}: {_applied(words)}" for arm, words in result["applied"].items()]
-    parts = ["\n".join(["calibration of replies", *applied])]
+    parts = ["\n".join(["calibration of replies", *applied]), *([probes] if probes else [])]
     if result["models"]:
         parts.append(bfcl_text(result))
     if result["single_turn"]:
         parts.append(single_turn_text(result["single_turn"]))
-    return "\n\n".join([*parts, f"run folder {folder}"])
+    return "\n\n".join([*parts, f"run folder {folder}\nreport     {folder / 'report.html'}"])
 
 
 def _applied(words: Json | None) -> str:

@@ -1,0 +1,131 @@
+"""The report of a `bench run`: its figures, what probes did, what it took, and its cases one by one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.report import cases, page, replay_bfcl
+from bench.report.charts import Chart
+from bench.report.page import Section, paragraph, table
+from bench.report.words import number
+from bench.run.arms import decision_logs
+from bench.run.power import words as power_words
+from bench.runs import RunFolder, read_records
+
+Json = Mapping[str, Any]
+
+_COSTS = {
+    "replies": "replies",
+    "queries": "queries",
+    "prompt_tokens": "prompt tokens",
+    "completion_tokens": "completion tokens",
+    "seconds": "seconds",
+}
+
+
+class Kind(NamedTuple):
+    """What is of one benchmark alone."""
+
+    title: str
+    unit: str
+    """What its independent cases are."""
+    charts: Callable[[Json], Sequence[Chart]]
+    sections: Callable[[Json, Sequence[Chart]], list[Section]]
+
+
+_KINDS: Mapping[str, Kind] = {
+    "run bfcl": Kind("BFCL", "scenarios", replay_bfcl.charts, replay_bfcl.sections),
+}
+COMMANDS = tuple(_KINDS)
+"""The commands whose runs have this page."""
+
+
+def write_report(run: RunFolder, result: Json, folder: Path) -> Path:
+    """Write the run's report.html and charts into a folder; the page's path."""
+    kind = _KINDS[run.manifest.plan.command]
+    records = list(read_records(run.path / "records.jsonl"))
+    drawn = kind.charts(result)
+    parts = [
+        *kind.sections(result, drawn),
+        *_probes(result),
+        *_costs(records),
+        Section("Cases", cases.view(records, _logs(run, result))),
+        Section("What this rests on", _provenance(run, result)),
+    ]
+    title = f"{kind.title} through the proxy"
+    return page.write_report(run, result, folder, title, _lead(run, result, kind), parts, drawn)
+
+
+def _logs(run: RunFolder, result: Json) -> list[Path]:
+    """The decision logs: of the run's own proxies, or the one that it was given, if it is still there."""
+    given = result.get("decisions")
+    return [path for path in ([Path(given)] if given else decision_logs(run.path)) if path.is_file()]
+
+
+def _lead(run: RunFolder, result: Json, kind: Kind) -> str:
+    arms = list(run.manifest.plan.upstream or ())
+    one = f"{len(arms)} arms ({', '.join(arms)})" if len(arms) > 1 else f"one arm ({arms[0]})"
+    said = f"{result['benchmark']}, driven and graded by its own code, {one}. "
+    dry = result["dry_pass"]
+    prompts = dry.get("prompt_tokens")
+    if prompts:
+        takes = f" of the {dry['context']:,} that the server takes" if dry["context"] else ""
+        said += f"Prompts of the dry pass: {prompts['least']:,} to {prompts['most']:,} tokens{takes}. "
+    return paragraph(said, "soft") + paragraph(f"{power_words(result['power'], kind.unit)}.", "soft")
+
+
+def _probes(result: Json) -> list[Section]:
+    """How often each probe looked, what came of it, and which classes it changed."""
+    rows = []
+    for arm, told in result["probes"].items():
+        for probe, outcomes in (told or {}).get("outcomes", {}).items():
+            came = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in outcomes.items())
+            moved = ", ".join(f"{count} × {escape(each)}" for each, count in told["moved"].items())
+            rows.append([escape(arm), probe.upper(), str(told["replies"]), came, moved or "none"])
+    if not rows:
+        return []
+    heads = ["", "probe", "replies", "looks", "classes changed"]
+    return [Section("What probes did", table("Looks by what came of them.", heads, rows))]
+
+
+def _costs(records: Sequence[Json]) -> list[Section]:
+    """Means a case, by arm; nothing where no decision log has them."""
+    rows = []
+    for arm in dict.fromkeys(record["model"] for record in records):
+        own = [record for record in records if record["model"] == arm and record.get("queries") is not None]
+        if own:
+            means = [sum(record[name] for record in own) / len(own) for name in _COSTS]
+            rows.append([escape(arm), *map(number, means), str(len(own))])
+    if not rows:
+        return []
+    heads = ["", *_COSTS.values(), "cases"]
+    return [Section("What it took", table("Means a case, by the decision log.", heads, rows))]
+
+
+def _provenance(run: RunFolder, result: Json) -> str:
+    plan = run.manifest.plan
+    rows = []
+    for arm, server in (plan.upstream or {}).items():
+        profile = (plan.profile or {}).get(arm)
+        digest = f"<small>sha256 {profile['sha256'][:12]}</small>" if profile and profile["sha256"] else ""
+        words = (result["applied"] or {}).get(arm)
+        applied = "<br>".join(f"{count} × {escape(text)}" for text, count in list((words or {}).items())[:4])
+        kind = " ".join(str(server[key]) for key in ("kind", "version") if server.get(key))
+        rows.append(
+            [
+                escape(arm),
+                f"{escape(server['model'])}<small>{escape(server['url'])}, {escape(kind)}</small>",
+                f"{escape(profile['name'])}{digest}" if profile else "none",
+                applied or "not known",
+            ]
+        )
+    heads = ["", "served", "profile", "applied to replies"]
+    session, calls = run.manifest.sessions[-1], len(run.manifest.sessions)
+    facts = {
+        "Classes by": f"{result['cues']} cues",
+        "Begun": f"{run.manifest.sessions[0].started:%Y-%m-%d %H:%M} UTC, in {calls} call{'s' * (calls > 1)}",
+        "Versions": ", ".join(f"{name} {version}" for name, version in session.versions.items()),
+    }
+    listed = "".join(paragraph(f"{name}: {text}.", "soft") for name, text in facts.items())
+    return f'<div class="wide">{table("Arms.", heads, rows)}</div>{listed}'
