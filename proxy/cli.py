@@ -3,11 +3,13 @@
 import asyncio
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from calibrators.actions import Action
 from proxy.errors import ConfigError, SeamError
 
 CONFIG = click.option(
@@ -93,6 +95,51 @@ def key(name: str, profiles: tuple[str, ...], opens: tuple[str, ...]) -> None:
 
 def _given(**lists: tuple[str, ...]) -> dict[str, list[str]]:
     return {key: list(values) for key, values in lists.items() if values}
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path), default="decisions.jsonl")
+@click.option("--action", "actions", multiple=True,
+              type=click.Choice([*(action.value for action in Action), "none"]),
+              help="Only replies of this class; may be given again, like the next three.")  # fmt: skip
+@click.option("--model", "models", multiple=True, metavar="NAME", help="Only this model.")
+@click.option("--profile", "profiles", multiple=True, metavar="NAME", help="Only this profile.")
+@click.option("--applied", multiple=True, type=click.Choice(["bias", "sri", "cri", "none"]),
+              help="Only replies on which this acted.")  # fmt: skip
+@click.option("--case", metavar="ID", help="Only this case.")
+@click.option("--since", metavar="TIME", help="From then on: 90s, 10m, 2h, 1d ago, or an ISO time.")
+@click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(min=0), metavar="N",
+              help="How many past records to begin with; --since shows all of its time.")  # fmt: skip
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Whether to wait for more.")
+@click.option("--json", "as_json", is_flag=True, help="The records themselves, one JSON object a line.")
+def tail(
+    path: Path,
+    actions: tuple[str, ...],
+    models: tuple[str, ...],
+    profiles: tuple[str, ...],
+    applied: tuple[str, ...],
+    case: str | None,
+    since: str | None,
+    lines: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show decisions as they are made, from the decision log PATH or all *.jsonl of a folder.
+
+    \b
+    seam tail decisions.jsonl --action refuse --since 10m
+    seam tail /var/log/seam --json --applied sri | jq .probes
+    """
+    from proxy.tail import Tail, Wanted, moment, run
+
+    try:
+        begin = None if since is None else moment(since, datetime.now(UTC))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{since!r} is no time; write 10m, 2h or 2026-08-01T12:00", param_hint="--since"
+        ) from None
+    wanted = Wanted(actions, models, profiles, applied, case, begin)
+    run(Tail(path, wanted), lines, follow, as_json)
 
 
 @cli.command()
