@@ -2,18 +2,12 @@
 
 import json
 import logging
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from calibrators.drift import MOVED_P, MOVED_PSI, psi
-from proxy.metrics import Metrics
 from tests.seam import TOOLS, Seam, eventually, seam
 from tests.upstream import Reply, Upstream, said
 
@@ -205,48 +199,3 @@ async def test_windows_are_bounded(tmp_path: Path) -> None:
         )
         windows = proxy.runtime.drift._recent
         assert [len(window) for window in windows.values()] == [40]
-
-
-# The rules for several processes ---------------------------------------------------------------
-
-RULES = Path(__file__).parents[2] / "deploy" / "drift-rules.yaml"
-FLEET = """
-rule_files: [{rules}]
-tests:
-  - interval: 1m
-    input_series:
-      - series: 'seam_actions_total{{instance="a",model="m",profile="off",action="tool_call",tools="yes"}}'
-        values: 0+5x120
-      - series: 'seam_actions_total{{instance="b",model="m",profile="off",action="tool_call",tools="yes"}}'
-        values: 0+5x120
-      - series: 'seam_actions_total{{instance="b",model="m",profile="off",action="refuse",tools="no"}}'
-        values: 0+10x120
-      - series: 'seam_action_reference{{instance="a",model="m",profile="off",action="tool_call"}}'
-        values: 900x120
-      - series: 'seam_action_reference{{instance="b",model="m",profile="off",action="tool_call"}}'
-        values: 900x120
-      - series: 'seam_action_reference{{instance="b",model="m",profile="off",action="ask"}}'
-        values: 100x120
-    promql_expr_test:
-      - expr: seam:action_psi:increase1h
-        eval_time: 2h
-        exp_samples:
-          - labels: seam:action_psi:increase1h{{model="m", profile="off"}}
-            value: {psi!r}
-"""
-
-
-def test_the_rules_name_metrics_and_thresholds_that_exist() -> None:
-    text = RULES.read_text()
-    families = {family.name for family in Metrics(CollectorRegistry()).registry.collect()}
-    assert {name.removesuffix("_total") for name in re.findall(r"\bseam_\w+", text)} <= families
-    assert set(re.findall(r'p_value\w*"} < ([0-9.]+)', text)) == {f"{MOVED_P:g}"}
-    assert set(re.findall(r'psi\w*"} >= ([0-9.]+)', text)) == {f"{MOVED_PSI:g}"}
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus' promtool is not installed")
-def test_the_rules_compute_the_index_over_processes_as_we_do(tmp_path: Path) -> None:
-    value = psi({"tool_call": 900, "ask": 100}, {"tool_call": 600, "refuse": 600})
-    (tmp_path / "test.yaml").write_text(FLEET.format(rules=RULES, psi=value))
-    done = subprocess.run(["promtool", "test", "rules", str(tmp_path / "test.yaml")], capture_output=True)
-    assert done.returncode == 0, done.stdout + done.stderr
