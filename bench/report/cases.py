@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from bench.report.page import paragraph
 from bench.score.decision_log import last_attempts
@@ -23,42 +23,44 @@ _GRADES: Mapping[Any, str] = {True: "passed", False: "failed", None: "not graded
 _HITS: Mapping[Any, str] = {True: "emitted", False: "missed", None: "not known"}
 
 
-class Case(NamedTuple):
-    """A case of one arm."""
+class Tried(NamedTuple):
+    """A case of one arm, as the run's records have it."""
 
-    id: str
     arm: str
-    said: Sequence[Row]
-    """The decision records of its replies; none where the log lacks them."""
-    classes: Sequence[Sequence[str]]
-    """Of its replies, by turn."""
-    outcome: str
-    """passed, failed, errored, or not graded."""
-    error: str | None
+    id: str
     part: str
     """The category, or class, that it is of."""
-    gold: str
-    """Whether the gold class was emitted."""
+    passed: bool | None
+    """None where nothing graded it."""
+    hit: bool | None
+    """Whether the gold class was emitted; None where that is not known."""
+    emissions: Sequence[Sequence[str | None]]
+    """The classes of its replies by turn, where the log lacks them."""
+    error: str | None
+    """What ended it."""
+    entry: str
+    """Its id in the decision log."""
 
-    @classmethod
-    def of(cls, record: Json, said: Sequence[Row]) -> Self:
-        """From a record of the run and the decision log."""
+
+class Case(NamedTuple):
+    """A case of one arm and its replies."""
+
+    tried: Tried
+    said: Sequence[Row]
+    """The decision records of its replies; none where the log lacks them."""
+
+    @property
+    def classes(self) -> list[list[str]]:
+        """Of its replies, by turn."""
         turns: dict[int, list[str]] = {}
-        for each in said:
+        for each in self.said:
             turns.setdefault(each["turn"], []).append(each["action"] or "none")
-        emissions = [[each or "none" for each in turn] for turn in record.get("emissions", ())]
-        error = record.get("error")
-        graded = _GRADES[record.get("passed")]
-        return cls(
-            id=record["id"],
-            arm=record["model"],
-            said=said,
-            classes=[*turns.values()] or emissions,
-            outcome="errored" if error else graded,
-            error=error,
-            part=record["category"],
-            gold=_HITS[record.get("hit")],
-        )
+        return [*turns.values()] or [[each or "none" for each in turn] for turn in self.tried.emissions]
+
+    @property
+    def outcome(self) -> str:
+        """passed, failed, errored, or not graded."""
+        return "errored" if self.tried.error else _GRADES[self.tried.passed]
 
     @property
     def facts(self) -> Mapping[str, Sequence[str]]:
@@ -66,10 +68,10 @@ class Case(NamedTuple):
         acted = any(_acted(record) for record in self.said)
         return {
             "outcome": [self.outcome],
-            "part": [self.part],
-            "arm": [self.arm],
+            "part": [self.tried.part],
+            "arm": [self.tried.arm],
             "class": list(dict.fromkeys(each for turn in self.classes for each in turn)),
-            "gold": [self.gold],
+            "gold": [_HITS[self.tried.hit]],
             "probes": ["acted" if acted else "did not act"],
         }
 
@@ -84,21 +86,21 @@ _LABELS: Mapping[str, str] = {
 }
 
 
-def chosen(records: Iterable[Json]) -> tuple[list[Json], int]:
-    """The records that a page shows, all arms of a case together, and how many there are."""
-    by_case: dict[str, list[Json]] = {}
-    for record in records:
-        by_case.setdefault(record["id"], []).append(record)
-    every = [record for own in by_case.values() for record in own]
+def chosen(tried: Iterable[Tried]) -> tuple[list[Tried], int]:
+    """The cases that a page shows, all arms of one together, and how many there are."""
+    by_case: dict[str, list[Tried]] = {}
+    for each in tried:
+        by_case.setdefault(each.id, []).append(each)
+    every = [each for own in by_case.values() for each in own]
     return every[:MOST], len(every)
 
 
-def view(records: Iterable[Json], logs: Iterable[Path]) -> str:
+def view(tried: Iterable[Tried], logs: Iterable[Path]) -> str:
     """The list of cases with its filters, as HTML; every case opens by itself, with and without a script."""
-    shown, total = chosen(records)
-    said = last_attempts(logs, {(record["model"], record["id"]) for record in shown})
-    cases = [Case.of(record, said.get(record["model"], {}).get(record["id"], ())) for record in shown]
-    several = len({case.arm for case in cases}) > 1
+    shown, total = chosen(tried)
+    said = last_attempts(logs, {(each.arm, each.entry) for each in shown})
+    cases = [Case(each, said.get(each.arm, {}).get(each.entry, ())) for each in shown]
+    several = len({each.arm for each in shown}) > 1
     more = f" The page shows the first {MOST} of {total:,}." if total > MOST else ""
     words = (
         "A strip shows the class of each reply, turn by turn; ↻ marks one that a probe had asked again or "
@@ -132,13 +134,13 @@ def _words(name: str) -> str:
 def _case(case: Case, several: bool) -> str:
     # Values may hold spaces; none holds a vertical bar.
     data = "".join(f' data-{name}="{escape("|".join(values))}"' for name, values in case.facts.items())
-    arm = f' <span class="arm">{escape(case.arm)}</span>' if several else ""
+    arm = f' <span class="arm">{escape(case.tried.arm)}</span>' if several else ""
     head = (
         f'<span class="badge {case.outcome.split()[0]}">{case.outcome}</span>'
-        f"<b>{escape(_words(case.id))}</b>{arm}{_strip(case)}"
+        f"<b>{escape(_words(case.tried.id))}</b>{arm}{_strip(case)}"
     )
     body = _talk(case.said) if case.said else paragraph("The decision log has no reply of it.", "soft")
-    error = paragraph(_cut(case.error, _LONG), "warn") if case.error else ""
+    error = paragraph(_cut(case.tried.error, _LONG), "warn") if case.tried.error else ""
     return f'<details class="case"{data}><summary>{head}</summary>{error}{body}</details>'
 
 

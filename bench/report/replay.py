@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.report import cases, page, replay_bfcl
+from bench.report.cases import Tried
 from bench.report.charts import Chart
 from bench.report.page import Section, paragraph, table
 from bench.report.words import number
@@ -32,10 +33,12 @@ class Kind(NamedTuple):
     """What its independent cases are."""
     charts: Callable[[Json], Sequence[Chart]]
     sections: Callable[[Json, Sequence[Chart]], list[Section]]
+    tried: Callable[[Json], Tried]
+    """A case from its record."""
 
 
 _KINDS: Mapping[str, Kind] = {
-    "run bfcl": Kind("BFCL", "scenarios", replay_bfcl.charts, replay_bfcl.sections),
+    "run bfcl": Kind("BFCL", "scenarios", replay_bfcl.charts, replay_bfcl.sections, replay_bfcl.tried),
 }
 COMMANDS = tuple(_KINDS)
 """The commands whose runs have this page."""
@@ -45,12 +48,12 @@ def write_report(run: RunFolder, result: Json, folder: Path) -> Path:
     """Write the run's report.html and charts into a folder; the page's path."""
     kind = _KINDS[run.manifest.plan.command]
     records = list(read_records(run.path / "records.jsonl"))
-    drawn = kind.charts(result)
+    tried, drawn = [kind.tried(record) for record in records], kind.charts(result)
     parts = [
         *kind.sections(result, drawn),
         *_probes(result),
-        *_costs(records),
-        Section("Cases", cases.view(records, _logs(run, result))),
+        *_costs(tried, records),
+        Section("Cases", cases.view(tried, _logs(run, result))),
         Section("What this rests on", _provenance(run, result)),
     ]
     title = f"{kind.title} through the proxy"
@@ -89,14 +92,20 @@ def _probes(result: Json) -> list[Section]:
     return [Section("What probes did", table("Looks by what came of them.", heads, rows))]
 
 
-def _costs(records: Sequence[Json]) -> list[Section]:
+def _costs(tried: Sequence[Tried], records: Sequence[Json]) -> list[Section]:
     """Means a case, by arm; nothing where no decision log has them."""
-    rows = []
-    for arm in dict.fromkeys(record["model"] for record in records):
-        own = [record for record in records if record["model"] == arm and record.get("queries") is not None]
-        if own:
-            means = [sum(record[name] for record in own) / len(own) for name in _COSTS]
-            rows.append([escape(arm), *map(number, means), str(len(own))])
+    arms: dict[str, list[Json]] = {}
+    for each, record in zip(tried, records, strict=True):
+        if record.get("queries") is not None:
+            arms.setdefault(each.arm, []).append(record)
+    rows = [
+        [
+            escape(arm),
+            *(number(sum(record[name] for record in own) / len(own)) for name in _COSTS),
+            str(len(own)),
+        ]
+        for arm, own in arms.items()
+    ]
     if not rows:
         return []
     heads = ["", *_COSTS.values(), "cases"]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from bench.report.cases import Tried
 from bench.report.charts import Chart
 from bench.report.page import Section, cell, figures, paragraph, table
 from bench.report.replay_charts import Pair, recall
@@ -58,6 +59,20 @@ def sections(result: Json, drawn: Sequence[Chart]) -> list[Section]:
     return found
 
 
+def tried(record: Json) -> Tried:
+    """A case as the page shows it."""
+    return Tried(
+        arm=record["model"],
+        id=record["id"],
+        part=record["category"],
+        passed=record.get("passed"),
+        hit=record.get("hit"),
+        emissions=record.get("emissions", ()),
+        error=record.get("error"),
+        entry=record["id"],
+    )
+
+
 def _by_category(result: Json) -> list[list[tuple[str, Json]]]:
     """(arm, figures) of each category."""
     found: dict[str, list[tuple[str, Json]]] = {}
@@ -81,8 +96,8 @@ def _pair(each: Json, label: str) -> Pair:
 
 def _recall(result: Json, drawn: Sequence[Chart]) -> str:
     said = (
-        "Filled: recall of the gold class (GAR); hollow: BFCL's accuracy (Acc). Where the hollow mark is right "
-        "of the filled one there is masking: BFCL passed cases whose class was wrong."
+        "Filled: recall of the gold class (GAR); hollow: BFCL's accuracy (Acc). Where the hollow mark is "
+        "right of the filled one there is masking: BFCL passed cases whose class was wrong."
     )
     captions = {chart.name: "95 % intervals." for chart in drawn}
     shown = paragraph(said, "soft") + figures({chart.name: chart for chart in drawn}, captions)
@@ -116,17 +131,15 @@ def _names(own: Sequence[tuple[str, Json]], *, probed: bool) -> list[str]:
 
 
 def _heads(names: Sequence[str]) -> list[str]:
-    return ["", *(_RATES[name] for name in names), "GAR − Acc", "masking", "2x2", "counts"]
+    return ["", *(_RATES[name] for name in names), "GAR − Acc", "2x2", "counts"]
 
 
 def _row(arm: str, each: Json, names: Sequence[str]) -> list[str]:
-    masking = per_cent(each["masking"]) if each["masking"] else "none"
-    if each["masking"] is None:
-        masking = "–"
     crosstab = " ".join(map(str, each["crosstab"].values())) if each["crosstab"] else "–"
     counts = " ".join(str(each["counts"][name]) for name in _COUNTS)
     difference = cell(each["difference"], "points") if each["difference"] else "–"
-    return [escape(arm), *(_rate(each, name) for name in names), difference, masking, crosstab, counts]
+    difference += "<small>masking</small>" if each["masking"] else ""
+    return [escape(arm), *(_rate(each, name) for name in names), difference, crosstab, counts]
 
 
 def _rate(each: Json, name: str) -> str:

@@ -46,6 +46,7 @@ AGAIN = {HALF: ["cd(folder='Documentation')"], WHICH: ["cd(folder='documents')"]
 
 ALWAYS = ("sri-v1", "sri-no-history", "sri-no-state", "sri-no-recon", "sri-lite")
 GATE, MARKED = "sri-gate", "sri-gate-miss-param"
+SRI_ORDER = ("sri-v1", "sri-no-history", "sri-no-state", "sri-no-recon", GATE, MARKED, "sri-lite")
 SRI = (*ALWAYS, GATE, MARKED)
 RETRY, BYPASS = "cri-retry", "cri-bypass"
 CRI = (RETRY, BYPASS)
@@ -114,7 +115,8 @@ def test_ten_cases_through_the_ten_arms_come_to_the_table(bench: Bench, bfcl: Bf
     with served(Model(plays, again=AGAIN)) as model:
         ids = ",".join(PLAYS)
         document = bench.document("run", "bfcl", "--upstream", model.url, "--probe-grid", "--ids", ids)
-    looks = _looks(bench.run)
+    run = bench.run
+    looks = _looks(run)
     expected = {
         (id, arm): list(came) for id, groups in TABLE.items() for arms, came in groups.items() for arm in arms
     }
@@ -141,6 +143,10 @@ def test_ten_cases_through_the_ten_arms_come_to_the_table(bench: Bench, bfcl: Bf
         2,
         7,
     }
+
+    assert (run / "report.html").read_text().count("<details class=") == 100
+    compared = bench.document("compare", run)
+    assert [system["name"] for system in compared["systems"]] == ["off", *SRI_ORDER, *CRI]
 
 
 def _looks(run: Path) -> dict[tuple[str, str], list[str]]:
