@@ -18,7 +18,7 @@ from calibrators.dialects import CHAT, Dialect
 from calibrators.flow import Query, Report, Role, calibrated, plain
 from calibrators.margin import UNREAD, asked_logprobs
 from calibrators.probes import Seat
-from calibrators.request import Fields
+from calibrators.request import Fields, tools_of
 from calibrators.shadow import can_shadow, shadow_margin
 from calibrators.skip import Skip
 from calibrators.sri import Sri
@@ -28,7 +28,7 @@ from proxy.auth import Caller
 from proxy.client import Client
 from proxy.driver import Exchange
 from proxy.edits import Edits, HideLogprobs
-from proxy.errors import CalibrationFailed, HttpError, Unreachable
+from proxy.errors import BadRequest, CalibrationFailed, HttpError, Unreachable
 from proxy.held import PENDING, Held
 from proxy.plan import late_roles_of, plan, shadow_of
 from proxy.records import Memo, Sitting, record
@@ -133,9 +133,13 @@ async def _sit_down(
     if model.served != model.sent and model.served is not None:
         body = body.with_json(model=model.served)
     upstream = settings.upstream_of(model.served)
-    fields = dialect.request(body.fields)
-    facts = upstream.facts if chosen.profile is None else await upstream.facts_for(model.served, fields)
     case_id = h.get(request.headers, b"x-case-id")
+    if case_id and not h.is_word(case_id):
+        raise BadRequest(f"X-Case-Id: at most {h.WORD_LIMIT} printable ASCII characters")
+    fields = dialect.request(body.fields)
+    if len(tools_of(fields)) > config.limits.tools:
+        raise BadRequest(f"more than {config.limits.tools} tools (limits.tools)", param="tools")
+    facts = upstream.facts if chosen.profile is None else await upstream.facts_for(model.served, fields)
     memo = await _recall(runtime, chosen, case_id, fields) if dialect is CHAT else None
     marks = marks_of(h.get(request.headers, b"x-case-marks"))
     seat = memo and Seat(memo.history, memo.case, late_roles_of(upstream, model.served), marks)

@@ -212,6 +212,14 @@ class Limits(Section):
     """What one client may ask of the proxy."""
 
     body_bytes: Annotated[int, Field(gt=0)] = 64 * 2**20
+    header_bytes: Annotated[int, Field(ge=1024)] = 32 * 2**10
+    """Request line and headers together."""
+    head_seconds: Seconds = 10.0
+    """Until request line and headers have come, from the connection on or from their first byte."""
+    body_seconds: Seconds = 120.0
+    """Until the body has come."""
+    tools: Annotated[int, Field(gt=0)] = 1024
+    """Tools that a request may offer."""
     concurrency: Annotated[int, Field(gt=0)] | None = None
     """Requests in flight; more get 503. Unset: no limit."""
     max_queries: Annotated[int, Field(ge=1, le=20)] = 6

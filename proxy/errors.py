@@ -3,11 +3,14 @@
 SeamError
 ├── ConfigError          start-up and reload: what, where, the mend (never an HTTP answer)
 └── HttpError            an OpenAI error object with a status
+    ├── BadRequest       400  no HTTP/1.1, or more than a limit allows
     ├── BadSelection     400  an unknown calibration or a bad calibration object
     ├── Unauthorized     401  no key, or an unknown one, where `auth` wants one
     ├── KeyRefused       403  a key that does not open what was asked for
     ├── NotForwarded     404  a path that `forward` does not let through
     ├── TooLarge         413  a body beyond limits.body_bytes
+    ├── HeadTooLarge     431  a head beyond limits.header_bytes
+    ├── TooSlow          408  a head or body that took longer than limits.head_seconds, limits.body_seconds
     ├── Busy             503  draining, or limits.concurrency reached; carries Retry-After
     ├── CalibrationFailed 502 a calibrator failed and on_error is `fail`
     ├── Unreachable      502  no connection to the upstream, or it broke before an answer
@@ -52,6 +55,12 @@ class HttpError(SeamError):
         return headers
 
 
+class BadRequest(HttpError):
+    """The request is no request, or asks for more than the operator allows."""
+
+    status, type, code = 400, "invalid_request_error", "bad_request"
+
+
 class BadSelection(HttpError):
     """The request names a calibration that does not exist or may not be picked."""
 
@@ -92,6 +101,18 @@ class TooLarge(HttpError):
     """The request's body is larger than the operator allows."""
 
     status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class HeadTooLarge(HttpError):
+    """The request line and headers are larger than the operator allows."""
+
+    status, type, code = 431, "invalid_request_error", "head_too_large"
+
+
+class TooSlow(HttpError):
+    """The request did not come in the time that the operator allows."""
+
+    status, type, code = 408, "invalid_request_error", "request_too_slow"
 
 
 class Busy(HttpError):

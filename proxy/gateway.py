@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from calibrators.dialects import DIALECTS
 from proxy import headers as h
@@ -13,7 +13,7 @@ from proxy.auth import admitted
 from proxy.chat import Incoming, parse_body, serve_calibrated
 from proxy.client import Client, ClientGone, Receive, Scope, Send
 from proxy.connections import Response
-from proxy.errors import BadSelection, Busy, HttpError, NotForwarded
+from proxy.errors import BadRequest, BadSelection, Busy, HttpError, NotForwarded
 from proxy.metrics import OTHER
 from proxy.program_log import current_request
 from proxy.runtime import Runtime
@@ -40,6 +40,10 @@ DOCUMENTED = frozenset(
         "/version",
     )
 )
+
+
+# Under /v1, and yet for operators: adapters are loaded into all clients' server.
+ADMIN = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
 
 
 class Gateway:
@@ -82,7 +86,9 @@ class Gateway:
             valid = ", ".join(offered)
             raise BadSelection(f"no calibration {prefix[:80]!r} in the path; valid names: {valid}")
         if settings.config.forward == "v1" and not _is_documented(path):
-            raise NotForwarded(f"{path} is not passed on; `forward: all` opens every path of the upstream")
+            raise NotForwarded(
+                f"{path[:200]} is not passed on; `forward: all` opens every path of the upstream"
+            )
         raw = await client.body(settings.config.limits.body_bytes)
         request = Incoming(
             scope["method"], path, target, prefix, client.headers, raw, request_id, arrived, caller
@@ -93,6 +99,8 @@ class Gateway:
             if body is not None:
                 await serve_calibrated(self._runtime, request, body, dialect, client)
                 return
+            if settings.config.selection.locked or caller.profiles is not None:
+                raise BadRequest("the body is no JSON object that Seam can read, and so none to calibrate")
         await self._forward(request, client)
 
     async def _forward(self, request: Incoming, client: Client) -> None:
@@ -136,8 +144,10 @@ async def _pass_back(response: Response, client: Client, request_id: str) -> Non
 
 def _is_documented(path: str) -> bool:
     """Whether `forward: v1` lets a path through; one that climbs (`/v1/../x`) never is."""
-    climbs = ".." in path.split("/")
-    return not climbs and (path.startswith("/v1/") or path in DOCUMENTED)
+    segments = path.split("/")
+    plain = "/" + "/".join(part for part in segments if part not in ("", "."))  # as balancers may read it
+    named = path in DOCUMENTED or (path.startswith("/v1/") and plain not in ADMIN)
+    return named and ".." not in segments
 
 
 def _route(scope: Scope) -> str:
@@ -151,7 +161,7 @@ def _split(scope: Scope) -> tuple[str, str | None, str]:
 
     The target keeps the client's own spelling of path and query.
     """
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     target = raw.decode("latin-1")
     prefix = None
     if target.startswith("/p/"):
@@ -164,5 +174,6 @@ def _split(scope: Scope) -> tuple[str, str | None, str]:
 
 
 def _request_id(client: Client) -> str:
-    """The client's own, or a new one: vLLM's reply id follows it (vllm-facts 7)."""
-    return h.get(client.headers, b"x-request-id") or uuid.uuid4().hex
+    """The client's own where it is a plain word, or a new one: vLLM's reply id follows it (vllm-facts 7)."""
+    told = h.get(client.headers, b"x-request-id")
+    return told if told and h.is_word(told) else uuid.uuid4().hex

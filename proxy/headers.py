@@ -23,6 +23,8 @@ OURS = frozenset(
 )
 # Where clients show their keys.
 CREDENTIALS = frozenset((b"authorization", b"x-api-key"))
+WORD_LIMIT = 256
+"""Characters that an id of a client's may have."""
 # What the reader of replies can take apart.
 READABLE_ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
 
@@ -74,6 +76,11 @@ def _readable(value: bytes) -> bytes:
     offered = [part.strip() for part in value.split(b",")]
     kept = [part for part in offered if part.split(b";")[0].strip().lower() in READABLE_ENCODINGS]
     return b", ".join(kept) or b"identity"
+
+
+def is_word(value: str) -> bool:
+    """Whether an id that a client made up is fit for logs and for other servers."""
+    return len(value) <= WORD_LIMIT and value.isascii() and value.isprintable()
 
 
 def safe(text: str) -> bytes:

@@ -144,6 +144,13 @@ class Metrics:
             "Requests to Redis that failed; the process then remembered by itself.",
             registry=registry,
         )
+        self.refused = Counter(
+            "seam_connections_refused",
+            "Connections ended for what came on them in place of a request.",
+            ("status",),
+            registry=registry,
+        )
+        _start_at_zero(self.refused, "400", "408", "431")
         self.reloads = Counter(
             "seam_config_reloads", "Reloads of configuration and profiles.", ("outcome",), registry=registry
         )

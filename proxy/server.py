@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ from proxy.config import Listen, load
 from proxy.decisions import DecisionLog
 from proxy.drift import DriftWindows
 from proxy.errors import ConfigError
+from proxy.guard import Guard, overdue
 from proxy.memory import memory
 from proxy.metrics import Metrics
 from proxy.program_log import set_up_logging
@@ -58,6 +60,8 @@ def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
     reloader = Reloader(runtime, path, flags)
     config = uvicorn.Config(
         App(runtime, reloader),
+        http=partial(Guard, runtime=runtime),  # type: ignore[arg-type]  # uvicorn only calls it
+        ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -81,6 +85,10 @@ def _listening(listen: Listen) -> socket.socket:
 def _reason(error: OSError) -> str:
     """What the system says, without what `socket` adds."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+
+
+_TICKS_A_SECOND = 10
+"""How often uvicorn calls `on_tick`."""
 
 
 class Server(uvicorn.Server):
@@ -133,4 +141,6 @@ class Server(uvicorn.Server):
             self.runtime.in_flight == 0 or time.monotonic() > self._drain_until
         ):
             self.should_exit = True
+        if counter % _TICKS_A_SECOND == 0:
+            overdue(self.server_state, asyncio.get_running_loop().time())
         return await super().on_tick(counter)
