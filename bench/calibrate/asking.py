@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
@@ -46,8 +47,12 @@ class Asking:
         self.pace = Pace(most)
         self._pause = pause
 
-    async def chat(self, body: str) -> Answer:
-        """The answer to a chat request, asked again while the server is busy or can't be reached.
+    async def chat(self, body: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+        """The answer to a chat request, as of `post`."""
+        return await self.post(CHAT, body, headers)
+
+    async def post(self, path: str, body: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+        """The answer to a JSON body, asked again while the server is busy or can't be reached.
 
         Only faults of transport are tried again, never a bad answer. Raises ServerUnreachable after `TRIES`.
         """
@@ -59,7 +64,7 @@ class Asking:
             async with self.pace.turn():
                 try:
                     response = await self.client.post(
-                        CHAT, content=body.encode(), headers={"content-type": "application/json"}
+                        path, content=body.encode(), headers={"content-type": "application/json", **headers}
                     )
                 except httpx.TransportError as error:
                     why, wait = str(error) or type(error).__name__, 0.0

@@ -21,7 +21,7 @@ from bench.intervals import cluster_bootstrap, cluster_ratios
 from bench.progress import Advance
 from bench.runs import RecordFile
 from bench.score.emissions import violates
-from calibrators.actions import Action, reply_action
+from calibrators.actions import Action, Cues, reply_action
 from calibrators.drift import NONE, Seen, Window, kind_of
 from calibrators.reply import Call, Reply
 from calibrators.request import case_of, tools_of
@@ -80,7 +80,7 @@ def _check_arms(example: Example, arms: Iterable[str], records: Mapping[str, Jso
             raise CheckFailed(f"could not be applied: {applied}", where=f"arm {arm}", mend="see `seam check`")
 
 
-def replied(answer: Answer, example: Example) -> Json:
+def replied(answer: Answer, example: Example, cues: Cues = Cues.SEAM) -> Json:
     """What a record says of one answer."""
     if answer.fault is not None:
         return {"status": answer.status, "fault": answer.fault}
@@ -90,7 +90,7 @@ def replied(answer: Answer, example: Example) -> Json:
     usage = reply.usage or {}
     return {
         "status": 200,
-        "action": reply_action(reply, choice),
+        "action": reply_action(reply, choice, cues),
         "text": choice.content,
         "calls": [{"name": call.name, "arguments": call.arguments} for call in choice.calls],
         "delayed": choice.delayed,
@@ -107,7 +107,7 @@ def replied(answer: Answer, example: Example) -> Json:
 
 def _is_valid(call: Call, example: Example) -> bool:
     """Whether a call names an offered tool and its arguments fit that tool's schema at the top level."""
-    functions = (tool.get("function", {}) for tool in example.request["tools"])
+    functions = (tool.get("function", {}) for tool in tools_of(example.request))
     schemas = {function.get("name"): function.get("parameters") or {} for function in functions}
     try:
         arguments = json.loads(call.arguments)
@@ -130,7 +130,7 @@ def figures(examples: Sequence[Example], records: Iterable[Json], arms: Sequence
     found: Json = {
         "arms": {arm: arm_figures(examples, by_arm[arm], seed) for arm in arms if arm != AGAIN},
         "changes": {
-            arm: _changes(examples, by_arm[OFF], by_arm[arm], seed) for arm in arms if arm not in (OFF, AGAIN)
+            arm: changes(examples, by_arm[OFF], by_arm[arm], seed) for arm in arms if arm not in (OFF, AGAIN)
         },
         "noise_floor": disagreement(examples, by_arm[OFF], by_arm[AGAIN], seed),
     }
@@ -166,7 +166,8 @@ def _ratio(sums: Floats) -> Floats:
     return np.asarray(sums[:, 0] / sums[:, 1])
 
 
-def _changes(examples: Sequence[Example], off: Mapping[str, Json], on: Mapping[str, Json], seed: int) -> Json:
+def changes(examples: Sequence[Example], off: Mapping[str, Json], on: Mapping[str, Json], seed: int) -> Json:
+    """What an arm changes against another on the same examples: paired, with tests adjusted by Holm."""
     family = {}
     for name, label in (("over_calling", False), ("call_recall", True)):
         both = [

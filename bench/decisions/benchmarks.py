@@ -8,12 +8,13 @@ from bench.errors import InputError
 from bench.lab.packages import BFCL, PackageError, fetch
 from calibrators.actions import Action
 
-_WHEN2CALL = {
+WHEN2CALL = {
     "tool_call": Action.TOOL_CALL,
     "request_for_info": Action.ASK,
     "cannot_answer": Action.REFUSE,
     "direct": Action.OTHER,
 }
+"""Its labels as action classes."""
 
 
 def bfcl() -> list[Example]:
@@ -34,15 +35,25 @@ def when2call(path: Path) -> list[Example]:
 
     An item belongs to the BFCL conversation that its source_id names. Raises InputError naming the line.
     """
+    return [example for example, _ in when2call_answers(path) if example.request["tools"]]
+
+
+def when2call_answers(path: Path) -> list[tuple[Example, dict[str, str]]]:
+    """All of When2Call's items, those without a tool too, each with its text for each label.
+
+    Raises InputError naming the line.
+    """
     try:
-        items = when2call_items(path)
+        items = when2call_items(path, without_tools=True)
     except (SourceError, OSError, UnicodeDecodeError) as error:
-        raise InputError(str(error), where="--when2call", mend="give When2Call's llm_judge file") from None
+        raise InputError(
+            str(error), where="When2Call", mend="give When2Call's mcq or llm_judge file"
+        ) from None
     for item in items:
-        if item.told not in _WHEN2CALL:
-            known = ", ".join(_WHEN2CALL)
+        if item.told not in WHEN2CALL:
+            known = ", ".join(WHEN2CALL)
             raise InputError(f"{item.id}: label {item.told!r}", where=str(path), mend=f"known are {known}")
-    return [_example(item, _WHEN2CALL[item.told]) for item in items]
+    return [(_example(item, WHEN2CALL[item.told]), item.answers) for item in items]
 
 
 def _example(item: Item, action: Action | None) -> Example:

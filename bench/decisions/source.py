@@ -53,7 +53,7 @@ class Item:
 
     `tools` are OpenAI tool objects. `gold` is empty where a plain reply is due. `origin` names
     the source's own conversation group, the smallest unit that may be split. `told` is the
-    source's own word for what is due, where it has one.
+    source's own word for what is due, where it has one, and `answers` its text for each such word.
     """
 
     id: str
@@ -65,6 +65,7 @@ class Item:
     missing: str = ""
     reply: str = ""
     told: str = ""
+    answers: dict[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -90,9 +91,10 @@ def bfcl_items(wheel: Path) -> list[Item]:
     return items
 
 
-def when2call_items(path: Path) -> list[Item]:
-    """When2Call's judged items with their own replies; `direct` ones are refusals to call too.
+def when2call_items(path: Path, *, without_tools: bool = False) -> list[Item]:
+    """When2Call's items with their own replies; `direct` ones are refusals to call too.
 
+    without_tools: whether those that offer no tool are wanted; there is no decision to calibrate in them.
     Raises SourceError with the line's number where a line isn't such an item.
     """
     items = []
@@ -116,10 +118,11 @@ def when2call_items(path: Path) -> list[Item]:
                 missing="unnamed" if label == "request_for_info" else "",
                 reply="" if gold else replies[label],
                 told=label,
+                answers={kind: str(text) for kind, text in replies.items()},
             )
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{path}:{number} is no When2Call item ({error!r})") from error
-        if item.tools:
+        if item.tools or without_tools:
             items.append(item)
     return items
 

@@ -11,6 +11,14 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.run.bfcl.command:command",
         "BFCL's multi-turn and single-turn categories: recall, accuracy, masking, loops.",
     ),
+    "decisions": Subcommand(
+        "bench.run.decisions:command",
+        "Labelled decisions by whole replies: over-calling, call recall, valid calls.",
+    ),
+    "when2call": Subcommand(
+        "bench.run.when2call.command:command",
+        "When2Call: replies by action class, and multiple choice by log-likelihood.",
+    ),
 }
 
 

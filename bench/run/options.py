@@ -30,13 +30,18 @@ class Serving(NamedTuple):
 
         Raises InputError where its environment variable is not set.
         """
+        key = self.server_key()
+        return key if self.running_proxy else None
+
+    def server_key(self) -> str | None:
+        """The server's key; errors as of `client_key`."""
         if self.api_key_env is None:
             return None
         if not (key := os.environ.get(self.api_key_env)):
             raise InputError(
                 f"{self.api_key_env} is not set", where="--api-key-env", mend="export it, or name another"
             )
-        return key if self.running_proxy else None
+        return key
 
     async def known(self) -> list[Arm]:
         """The arms with what their servers say; errors as of `bench.run.arms.known`."""

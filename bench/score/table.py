@@ -41,7 +41,7 @@ def actions_text(result: Json, wrong: bool) -> str:
     )
     for gold, counts in result["confusion"].items():
         found = [str(counts.get(name, 0)) for name in classes]
-        table.add_row(gold, *found, _rate(result["recall"][gold]))
+        table.add_row(gold, *found, rate_text(result["recall"][gold]))
     console.print(table)
     if time := result.get("time"):
         console.print(
@@ -177,7 +177,7 @@ class _Notes:
             if figures[f"{name}_reason"] != NOTHING:
                 self.add(f"{_words(name)} is not measurable: {figures[f'{name}_reason']}")
             return "–"
-        return _rate(figures[name])
+        return rate_text(figures[name])
 
     def difference(self, figures: Json) -> str:
         """GAR - Acc with its interval, and what it is."""
@@ -282,7 +282,7 @@ def _counts(counts: Json) -> str:
     return " ".join(str(counts[name]) for name in _COUNTS)
 
 
-def _rate(figure: Json) -> str:
+def rate_text(figure: Json) -> str:
     """Per cent, interval, counts; below 20 cases the counts first."""
     counts = f"{figure['hits']}/{figure['of']}"
     share = _estimate(figure)
@@ -291,7 +291,7 @@ def _rate(figure: Json) -> str:
 
 def _optional(figures: Json, name: str, said: str = "") -> str:
     """A reading that is there only where it differs."""
-    return said + _rate(figures[name]) if figures.get(name) else ""
+    return said + rate_text(figures[name]) if figures.get(name) else ""
 
 
 def _estimate(figure: Json, decimals: int | None = None) -> str:

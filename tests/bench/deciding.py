@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, Protocol
 
 from calibrators.openers import Ask
 from tests.tokenizers.tiny import serving
@@ -28,6 +28,13 @@ _WRITTEN = re.compile(r"\[m (-?[\d.]+) g (-?[\d.]+)\]")
 def asked(margin: float, gap: float, words: str = "Go on.") -> str:
     """A question that carries its margin and gap."""
     return f"{words} [m {margin:.6f} g {gap:.6f}]"
+
+
+class Answers(Protocol):
+    """What a scripted server is made of."""
+
+    def answer(self, path: str, body: Json) -> tuple[int, Any]:
+        """Status and document of one request."""
 
 
 class Deciding:
@@ -112,7 +119,7 @@ def _document(message: Json, logprobs: Any = None, finish: str = "stop") -> Json
 
 
 @contextmanager
-def running(model: Deciding) -> Iterator[str]:
+def running(model: Answers) -> Iterator[str]:
     """Serve it; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):

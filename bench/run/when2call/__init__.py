@@ -1,0 +1,1 @@
+"""When2Call through the proxy."""
