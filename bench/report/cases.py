@@ -1,5 +1,6 @@
 """The cases of a run one by one: what was said, the class of each reply, what a probe did, passed or not."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -199,6 +200,7 @@ def _text(message: Json) -> str:
 def _reply(record: Row) -> str:
     names, written = record["calls"], [*(record.get("arguments") or ())]
     calls = [f"<code>{escape(_call(name, written[n : n + 1]))}</code>" for n, name in enumerate(names)]
+    shown = f'<div class="calls">{"".join(calls)}</div>' if calls else ""
     text = record.get("text")
     if text:
         said = f"<p>{escape(_cut(text, _LONG))}</p>"
@@ -209,13 +211,23 @@ def _reply(record: Row) -> str:
     probes = "".join(_look(look) for look in record["probes"])
     cut = ' <span class="soft">cut</span>' if record.get("finish_reason") == "length" else ""
     return (
-        f'<li class="reply"><i>reply</i><div>{_chip(record["action"] or "none")}{cut}{"".join(calls)}{said}'
+        f'<li class="reply"><i>reply</i><div>{_chip(record["action"] or "none")}{cut}{shown}{said}'
         f"{probes}</div></li>"
     )
 
 
 def _call(name: str, arguments: Sequence[str]) -> str:
-    return f"{name}({_cut(arguments[0], _LONG) if arguments else '…'})"
+    """A call as code; its arguments as they were written where they are no JSON object."""
+    if not arguments:
+        return f"{name}(…)"
+    try:
+        read = json.loads(arguments[0])
+    except ValueError:
+        read = None
+    if isinstance(read, dict):
+        parts = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in read.items()]
+        return f"{name}({_cut(', '.join(parts), _LONG)})"
+    return f"{name}({_cut(arguments[0], _LONG)})"
 
 
 def _look(look: Json) -> str:
@@ -223,8 +235,9 @@ def _look(look: Json) -> str:
     moved = ""
     if look["action_after"] is not None:
         moved = f": {_chip(look['action_before'] or 'none')} → {_chip(look['action_after'])}"
+    probe, outcome = look["probe"].upper(), escape(look["outcome"])
     return (
-        f'<p class="look">{escape(look["probe"].upper())} {escape(look["outcome"].replace("_", " "))}{moved}'
+        f'<p class="look {outcome}">{escape(probe)} {outcome.replace("_", " ")}{moved}'
         f'<span class="soft"> {escape(look["why"])}</span></p>'
     )
 

@@ -131,7 +131,7 @@ def test_a_runs_page_shows_its_figures_and_what_was_said_in_each_case(bench: Ben
         "1,000 to 3,000 tokens of the 8,192 that the server takes",
         "1 retried",
         "1 × ask → tool_call",
-        "cd({&quot;folder&quot;: &quot;a&quot;})",
+        "cd(folder=&quot;a&quot;)",
         "Please do thing 2.",
         "too long",
         "sha256 ffffffffffff",

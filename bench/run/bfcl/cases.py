@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bench.errors import InputError
 from bench.score.bfcl import GOLD
-from bench.score.bfcl_figures import turns_due
+from bench.score.bfcl_turns import turns_due
 
 MULTI_TURN: Final = tuple(GOLD)
 SINGLE_TURN: Final = (

@@ -15,7 +15,7 @@ from bench.report.replay import write_report
 from bench.run import power
 from bench.run.arms import Arm, decision_logs, proxies
 from bench.run.bfcl import cases
-from bench.run.bfcl.figures import figures, single_turn_text
+from bench.run.bfcl.figures import figures, recall_before_text, single_turn_text
 from bench.run.bfcl.replay import Replay, replay
 from bench.run.dry import DryPass
 from bench.run.options import Serving, serving_options
@@ -159,6 +159,7 @@ def summary(result: Json, folder: Path) -> str:
     parts = ["\n".join(["calibration of replies", *applied]), *([probes] if probes else [])]
     if result["models"]:
         parts.append(bfcl_text(result))
+        parts += filter(None, [recall_before_text(result["models"])])
     if result["single_turn"]:
         parts.append(single_turn_text(result["single_turn"]))
     return "\n\n".join([*parts, f"run folder {folder}\nreport     {folder / 'report.html'}"])

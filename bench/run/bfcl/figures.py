@@ -143,6 +143,19 @@ def _none_live() -> Json:
     return missing("called", "every case ended in an error")
 
 
+def recall_before_text(models: Sequence[Json]) -> str:
+    """Where probes changed recall: what was served, what they saw first, and either; empty where nowhere."""
+    lines = []
+    for model in models:
+        for each in model["categories"]:
+            read = [each[name] for name in ("gar", "gar_before", "gar_either")]
+            if all(read) and len({figure["hits"] for figure in read}) > 1:
+                served, first, both = (f"{figure['hits']}/{figure['of']}" for figure in read)
+                where = f"{model['model']} {each['category'].removeprefix('multi_turn_')}"
+                lines.append(f"  {where}: {served} served, {first} before probes, {both} of either reply")
+    return "\n".join(["recall that probes changed", *lines]) if lines else ""
+
+
 def single_turn_text(single: Sequence[Json]) -> str:
     """The single-turn categories as a table."""
     lines = [f"{'single turn':40} {'counts':>12}  {'Acc':>24}  {'called':>24}"]
