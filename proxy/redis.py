@@ -16,7 +16,7 @@ logger = logging.getLogger("seam")
 _PREFIX = "seam:case:"
 _PATIENCE = 0.5
 """Seconds that a request waits for Redis."""
-_PAUSE = 5.0
+PAUSE_SECONDS = 5.0
 """Seconds during which a Redis that failed is not asked again."""
 
 
@@ -69,9 +69,9 @@ class RedisMemory:
 
     def _failed(self, error: Exception) -> None:
         self._count()
-        self._down_until = time.monotonic() + _PAUSE
+        self._down_until = time.monotonic() + PAUSE_SECONDS
         logger.warning(
             "state: Redis failed (%s); this process remembers by itself for %g s",
             str(error) or type(error).__name__,
-            _PAUSE,
+            PAUSE_SECONDS,
         )

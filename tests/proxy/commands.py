@@ -66,11 +66,13 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(config: Path, *arguments: str) -> AsyncIterator[Serving]:
+async def serving(
+    config: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Serving]:
     """`seam serve` on a free port, until it listens; ended at the latest when the context is left."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "proxy.cli", "serve", "--config", str(config), "--port", "0", *arguments,
-        stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=_environment({}),
+        stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=_environment(environment or {}),
     )  # fmt: skip
     running = Serving(process)
     reading = asyncio.create_task(running.read_log())
