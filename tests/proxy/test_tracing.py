@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from proxy.errors import ConfigError
 from proxy.settings import build
+from proxy.upstream import Facts, ModelFacts
 from tests.proxy.commands import Serving, serving
 from tests.seam import TOOLS, Seam, chat, seam, written
 from tests.upstream import CHAT, Reply, Upstream, compact, said, streamed
@@ -163,6 +166,36 @@ async def test_a_probes_query_is_a_second_span_after_the_first(tmp_path: Path, c
     assert first.end_time_unix_nano <= second.start_time_unix_nano
     named = [(told or "").split("-")[1:3] for told in sent]
     assert named == [[span.trace_id.hex(), span.span_id.hex()] for span in (first, second)]
+
+
+async def test_a_reading_beside_the_reply_is_a_span_too(tmp_path: Path, collector: Collector) -> None:
+    tokens = Reply(body=compact({"count": 3, "tokens": [11, 12, 13]}))
+    score = Reply(body=compact({"data": [{"index": 0, "score": 0.25}]}))
+    async with (
+        Upstream([said("Hello."), tokens, score]) as upstream,
+        traced(tmp_path, upstream, reading="scoring") as proxy,
+    ):
+        proxy.runtime.settings.upstream_of("m").facts = Facts("vllm", "0.32.0", {"m": ModelFacts()})
+        await asked(proxy, calibration="strict", tools=TOOLS)
+        await proxy.records(1)
+    first, shadow = collector.told()
+    assert (shadow["seam.role"], shadow["gen_ai.provider.name"]) == ("shadow", "vllm")
+    assert first["seam.margin"] == shadow["seam.margin"] == pytest.approx(math.log(1 / 3))
+    assert shadow["seam.entry_probability"] == pytest.approx(0.25)
+    assert "error.type" not in shadow
+    spans = {span.span_id.hex() for span in collector.spans}
+    sent = [(request.header("traceparent") or "").split("-")[1:3] for request in upstream.requests]
+    assert [trace for trace, _ in sent] == [TRACE] * 3
+    assert {span for _, span in sent} == spans
+    assert sent[1] == sent[2]
+
+
+def test_every_attribute_is_documented() -> None:
+    docs = (Path(__file__).parents[2] / "docs/tracing.md").read_text("utf-8")
+    code = (Path(__file__).parents[2] / "proxy/tracing.py").read_text("utf-8")
+    names = re.findall(r'"((?:gen_ai|seam|server|error|http)\.[a-z_.]+)"', code)
+    assert len(names) > 25
+    assert [name for name in names if f"`{name}`" not in docs] == []
 
 
 async def test_what_failed_says_so(tmp_path: Path, collector: Collector) -> None:
