@@ -11,6 +11,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.score.commands:actions",
         "Confusion table and recall of the action classifier on texts of known class.",
     ),
+    "audit": Subcommand(
+        "bench.score.audit_command:audit",
+        "Labels of the mechanism audit in a BFCL run, and agreement with given ones.",
+    ),
     "bfcl": Subcommand(
         "bench.score.commands:bfcl",
         "Recall, accuracy, masking and loops of BFCL multi-turn results.",

@@ -2,13 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import yaml
-
+from bench.score.audit import labels
 from bench.score.bfcl import GOLD, Case, Category, Model
+from bench.score.bfcl_turns import gold_turns, turns_due
 from bench.score.emissions import Emission, Turn
 from bench.score.figures import Counts, Json, agreement, missing, no_agreement, share
 from bench.score.loops import loops
@@ -90,14 +88,14 @@ def _category(category: Category, planned: int, seed: int) -> tuple[Json, list[J
         "loops": _loops([(category.name, case.entry, case.turns or ()) for case in live], seed),
         "emissions": {case.id: _classes(case) for case in live},
     }
-    return figures, [_record(case, outcomes.get(case.id)) for case in cases]
+    return figures, [_record(case, category.name, outcomes.get(case.id)) for case in cases]
 
 
 def _outcome(case: Case, category: str, passed: bool | None) -> Outcome:
     turns = case.turns or ()
     gold = GOLD[category]
     emissions = [emission for turn in turns for emission in turn]
-    due = _gold_turns(category).get(case.entry)
+    due = gold_turns(category).get(case.entry)
     at_due = None
     if due is not None:
         # A case that ended before the turn did not emit the class there.
@@ -146,7 +144,7 @@ def _why_unscored(category: Category, live: Sequence[Case]) -> str:
 
 def _gold_turn(category: Category, live: Sequence[Case], outcomes: Mapping[str, Outcome], seed: int) -> Json:
     """GAR@gold-turn, the strict reading, with the counts of its own."""
-    if not _gold_turns(category.name):
+    if not gold_turns(category.name):
         return missing("gar_at_gold_turn", f"{GOLD[category.name].upper()} is due at every turn here")
     found = {case.entry: outcomes[case.id].hit_at_gold_turn for case in live}
     known = {entry: hit for entry, hit in found.items() if hit is not None}
@@ -238,29 +236,6 @@ def _capped(turn: Turn) -> bool:
     return len(turn) > MAX_STEPS and bool(turn[-1].calls)
 
 
-def turns_due(category: str, entry: int) -> list[bool]:
-    """For each turn of an entry whether its ground truth has a call; empty for an entry BFCL doesn't have."""
-    facts = _data("bfcl_turns.yaml")
-    if entry >= len(facts["turns"]):
-        return []
-    due = [place not in facts["empty"].get(entry, ()) for place in range(facts["turns"][entry])]
-    gold = _gold_turns(category).get(entry)
-    if gold is not None:
-        due.insert(gold, False)
-    return due
-
-
-@cache
-def _gold_turns(category: str) -> dict[int, int]:
-    """The turn at which the gold class is due, by entry; empty where it is due at every turn."""
-    return dict(enumerate(_data("bfcl_gold_turns.yaml").get(category.removeprefix("multi_turn_"), ())))
-
-
-@cache
-def _data(name: str) -> Any:
-    return yaml.safe_load(resources.files("bench").joinpath(f"data/{name}").read_text("utf-8"))
-
-
 def _classes(case: Case) -> list[list[str | None]]:
     """The class of each emission by turn; null for an empty one."""
     return [
@@ -269,7 +244,8 @@ def _classes(case: Case) -> list[list[str | None]]:
     ]
 
 
-def _record(case: Case, outcome: Outcome | None) -> Json:
+def _record(case: Case, category: str, outcome: Outcome | None) -> Json:
     if outcome is None:
         return {"id": case.id, "error": case.error}
-    return {"id": case.id, "emissions": _classes(case), **outcome._asdict()}
+    audit = labels(case.turns or (), category, case.entry, passed=outcome.passed)
+    return {"id": case.id, "emissions": _classes(case), **outcome._asdict(), "audit": audit}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.intervals import wilson
-from bench.score.bfcl_figures import turns_due
+from bench.score.bfcl_turns import turns_due
 from bench.score.decision_log import LoggedReply, classes, last_attempts
 from calibrators.actions import Action
 from tests.bench.scoring import Bench, Json, Shown, public_runs, write
@@ -570,6 +570,7 @@ def test_records_hold_what_each_case_came_to(bench: Bench, tmp_path: Path) -> No
         "hit_published": True,
         "hit_at_gold_turn": True,
         "passed": None,
+        "audit": {"B1a": 1, "B1b": 1, "B3": "n.a.", "B4": 1, "B5": 0},
     }
     plan = json.loads((bench.run / "run.json").read_text())["plan"]
     assert plan["command"] == "score bfcl"
