@@ -9,12 +9,13 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.auth import admitted
 from proxy.client import Client, Receive, Scope, Send
 from proxy.errors import HttpError
 from proxy.gateway import Gateway
+from proxy.metrics import exposition
 from proxy.runtime import Runtime
 from proxy.settings import Reloader, config_schema, stale_on
 
@@ -93,7 +94,7 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         runtime.drift.show(runtime.metrics, runtime.settings.profiles)
-        return Response(generate_latest(runtime.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(exposition(runtime.metrics, runtime.worker), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/seam/api/status")
     async def status() -> dict[str, Any]:
@@ -118,6 +119,7 @@ def status_of(runtime: Runtime) -> dict[str, Any]:
         "version": version("seam"),
         "draining": runtime.draining,
         "in_flight": runtime.in_flight,
+        "worker": {"slot": worker.slot, "of": worker.count} if (worker := runtime.worker) else None,
         "upstreams": [
             {
                 "name": name,

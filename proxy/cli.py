@@ -38,18 +38,24 @@ def cli() -> None:
 @UPSTREAM
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080]")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes that serve it.  [default: 1]")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Least level of the program log.  [default: info]",
 )
 def serve(
-    config: Path | None, upstream: str | None, host: str | None, port: int | None, log_level: str | None
+    config: Path | None,
+    upstream: str | None,
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    log_level: str | None,
 ) -> None:
     """Run the proxy."""
     from proxy.server import serve as run
 
-    flags = _flags(upstream, host, port)
+    flags = _flags(upstream, host=host, port=port, workers=workers)
     if log_level is not None:
         flags["logging"] = {"level": log_level}
     run(_config_path(config), flags)
@@ -68,7 +74,7 @@ def check(config: Path | None, upstream: str | None, as_json: bool) -> None:
     from proxy.check import table
     from proxy.settings import build
 
-    settings = build(_config_path(config), _flags(upstream, None, None))
+    settings = build(_config_path(config), _flags(upstream))
     findings = asyncio.run(run(settings))
     click.echo(json.dumps(findings.as_json(), indent=2) if as_json else table(findings))
     if findings.problems:
@@ -156,9 +162,9 @@ def _config_path(config: Path | None) -> Path | None:
     return config or (default if default.is_file() else None)
 
 
-def _flags(upstream: str | None, host: str | None, port: int | None) -> dict[str, Any]:
-    listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    flags: dict[str, Any] = {"listen": listen} if listen else {}
+def _flags(upstream: str | None, **listen: str | int | None) -> dict[str, Any]:
+    given = {key: value for key, value in listen.items() if value is not None}
+    flags: dict[str, Any] = {"listen": given} if given else {}
     if upstream is not None:
         flags["upstreams"] = {"default": {"url": upstream}}
     return flags

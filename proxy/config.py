@@ -52,6 +52,8 @@ class Listen(Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """Processes that serve it."""
     drain_seconds: Seconds = 60.0
     """How long open replies may go on after SIGTERM."""
     heartbeat_seconds: Seconds = 10.0

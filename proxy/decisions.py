@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.config import Decisions
+from proxy.files import locked
 
 Record = Mapping[str, Any]
 SCHEMA = 1
@@ -77,8 +78,19 @@ class DecisionLog:
 
     def _rotate(self) -> None:
         path = Path(self._settings.path)
-        if not path.exists() or path.stat().st_size < self._settings.max_bytes:
+        if not self._full(path):
             return
+        with locked(path.parent):
+            if self._full(path):  # still: another process may have been first
+                self._move(path)
+
+    def _full(self, path: Path) -> bool:
+        try:
+            return path.stat().st_size >= self._settings.max_bytes
+        except FileNotFoundError:
+            return False
+
+    def _move(self, path: Path) -> None:
         for number in range(self._settings.keep - 1, 0, -1):
             older = path.with_name(f"{path.name}.{number}")
             if older.exists():

@@ -1,28 +1,28 @@
 """Drift while it runs: the last replies of each model and profile against a reference.
 
-Each process compares the replies that it served itself, when it is scraped: the part of the traffic that a
-load balancer hands to it looks like all of it, in fewer replies. Pinned references lie in a file that the
-processes of a host have in common: the first to fill a window pins it for all. What is pinned survives a
-restart, the sliding windows do not.
+Each proxy compares the replies that it served itself, its workers' together, when it is scraped: the part
+of the traffic that a load balancer hands to it looks like all of it, in fewer replies. Pinned references lie
+in a file that the proxies of a host have in common: the first to fill a window pins it for all. What is
+pinned survives a restart, the sliding windows do not.
 """
 
-import fcntl
 import logging
-import os
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import Gauge
 from pydantic import ValidationError
 
 from calibrators.drift import Seen, Table, Window, compare, shift
 from proxy.config import Drift, Section, explain
+from proxy.files import locked
 from proxy.metrics import Metrics
 from proxy.profiles import Profile, Reference
+from proxy.workers import Board
 
 logger = logging.getLogger("seam")
 
@@ -82,7 +82,7 @@ class PinFile:
         words = f"pinned at {datetime.now(UTC).isoformat(timespec='seconds')}"
         new = {series: Reference.of(window, words)}
         try:
-            with _locked(self._path.parent):
+            with locked(self._path.parent):
                 self._pins = {**new, **self.pins()}
                 if self._sound:
                     self._write()
@@ -115,26 +115,32 @@ class PinFile:
         self._told = fault
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes that pin in this folder out."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+class Stamped(NamedTuple):
+    """A reply and when it ended, in seconds since 1970: what orders the replies of several workers."""
+
+    at: float
+    seen: Seen
 
 
 class DriftWindows:
-    """The last replies of each model and profile, as many as a window has."""
+    """The last replies of each model and profile, as many as a window has, those of all workers together.
 
-    def __init__(self, settings: Drift) -> None:
+    Args:
+        board: where several workers show each other theirs; None for a single process.
+    """
+
+    def __init__(self, settings: Drift, board: Board | None = None) -> None:
         self._settings = settings
         self._file = PinFile(settings.path)
-        self._recent: dict[Series, deque[Seen]] = {}
+        self._board = board
+        self._recent: dict[Series, deque[Stamped]] = {}
         self._changed: set[Series] = set()
         self._counted: dict[Series, Window] = {}
+        self._begun: dict[Series, float] = {}
+        """When the window began that shares no reply with the pinned one."""
+        if board is not None and (sheet := board.own(_SHEET)) is not None:
+            self._recent = {series: self._bounded(rows) for series, rows in _rows(sheet)}
+            self._begun = _begun(sheet)
 
     def add(self, model: str, profile: str, seen: Seen) -> None:
         """Take one reply; nothing is computed before the next scrape."""
@@ -143,15 +149,27 @@ class DriftWindows:
         series = Series(model, profile)
         recent = self._recent.get(series)
         if recent is None:
-            recent = self._recent[series] = deque(maxlen=self._settings.window)
-        recent.append(seen)
+            recent = self._recent[series] = self._bounded()
+        recent.append(Stamped(time.time(), seen))
         self._changed.add(series)
+
+    def publish(self) -> None:
+        """Show the other workers what has changed since the last time."""
+        if self._board is None or not self._changed:
+            return
+        self._changed.clear()
+        rows = [[*series, [[at, *seen] for at, seen in kept]] for series, kept in self._recent.items()]
+        begun = [[*series, at] for series, at in self._begun.items()]
+        self._board.publish(_SHEET, {"recent": rows, "begun": begun})
 
     def show(self, metrics: Metrics, profiles: Mapping[str, Profile]) -> None:
         """Compare every window with its reference, and set the gauges; what has no number has no sample."""
-        for series in self._changed:
-            self._counted[series] = Window.of(self._recent[series])
-        self._changed.clear()
+        if self._board is not None:
+            self._counted = {s: Window.of(r.seen for r in rows) for s, rows in self._joined().items()}
+        else:
+            for series in self._changed:
+                self._counted[series] = Window.of(r.seen for r in self._recent[series])
+            self._changed.clear()
         for gauge in (metrics.action_drift, metrics.margin_drift, metrics.action_reference):
             gauge.clear()
         references = self._references(profiles)
@@ -159,17 +177,52 @@ class DriftWindows:
             if reference := references.get(series):
                 _show(metrics, series, reference, current, self._settings.minimum)
 
+    def _bounded(self, rows: Sequence[Stamped] = ()) -> deque[Stamped]:
+        return deque(rows, maxlen=self._settings.window)
+
+    def _joined(self) -> Mapping[Series, Sequence[Stamped]]:
+        """The last replies of all workers."""
+        assert self._board is not None
+        together: dict[Series, list[Stamped]] = {s: list(rows) for s, rows in self._recent.items()}
+        for sheet in self._board.others(_SHEET):
+            for series, rows in _rows(sheet):
+                together.setdefault(series, []).extend(rows)
+            for series, at in _begun(sheet).items():
+                self._begun[series] = max(at, self._begun.get(series, 0.0))
+        return {
+            series: sorted((r for r in rows if r.at > self._begun.get(series, 0.0)), key=lambda r: r.at)[
+                -self._settings.window :
+            ]
+            for series, rows in together.items()
+        }
+
     def _references(self, profiles: Mapping[str, Profile]) -> Mapping[Series, Window]:
         if self._settings.reference == "profile":
             named = ((series, profiles.get(series.profile)) for series in self._counted)
             return {s: p.reference.value for s, p in named if p is not None and p.reference is not None}
         pins = self._file.pins()
         for series in self._counted.keys() - pins.keys():
-            if len(self._recent[series]) == self._settings.window:
+            if self._counted[series].classes.n == self._settings.window:
                 self._file.pin(series, self._counted.pop(series))
                 # What is compared from now on shares no reply with what it is compared with.
-                self._recent[series].clear()
+                self._begun[series] = time.time()
+                self._recent.pop(series, None)
+                self._changed.add(series)
+                self.publish()
         return {series: reference.value for series, reference in self._file.pins().items()}
+
+
+_SHEET = "drift"
+"""The sheet's name on the board."""
+
+
+def _rows(sheet: Mapping[str, Any]) -> Iterable[tuple[Series, list[Stamped]]]:
+    for model, profile, rows in sheet["recent"]:
+        yield Series(model, profile), [Stamped(at, Seen(*seen)) for at, *seen in rows]
+
+
+def _begun(sheet: Mapping[str, Any]) -> dict[Series, float]:
+    return {Series(model, profile): at for model, profile, at in sheet["begun"]}
 
 
 def _show(metrics: Metrics, series: Series, reference: Window, current: Window, minimum: int) -> None:

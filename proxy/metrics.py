@@ -1,10 +1,18 @@
 """The metrics of contract.md: built in one place, handed in, with bounded labels."""
 
+import os
+import warnings
+from collections.abc import Iterable
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest, values
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from calibrators.drift import EDGES
+from proxy.workers import Worker
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
@@ -135,7 +143,19 @@ class Metrics:
         self.profile_info = Gauge(
             "seam_profile_info", "Loaded profiles.", ("profile", "model", "bias"), registry=registry
         )
-        self.in_flight = Gauge("seam_requests_in_flight", "Requests being answered.", registry=registry)
+        self.in_flight = Gauge(
+            "seam_requests_in_flight",
+            "Requests being answered.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.in_flight.set(0)  # a worker's place may have been another's, who left some behind
+        self.worker_starts = Counter(
+            "seam_worker_starts",
+            "Processes that began to serve; more than there are workers: some were replaced.",
+            registry=registry,
+        )
+        self.worker_starts.inc()
         self.dropped = Counter(
             "seam_decisions_dropped", "Decision records that could not be written.", registry=registry
         )
@@ -157,6 +177,49 @@ class Metrics:
         _start_at_zero(self.reloads, "done", "refused")
         build = Gauge("seam_build_info", "The running version.", ("version",), registry=registry)
         build.labels(version("seam")).set(1)
+
+
+def share(worker: Worker) -> None:
+    """From now on keep counters and histograms in the workers' folder; to be called before `Metrics`.
+
+    By place, not by process: a replacement goes on counting where the one before it ended, and no file is
+    left behind. Gauges stay in the process, but those that are summed: each worker can tell the rest itself.
+    """
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(worker.folder)
+    # What the client warns of concerns gauges in files.
+    warnings.filterwarnings("ignore", message="Clearing labels has not been implemented")
+    shared = values.MultiProcessValue(lambda: worker.slot)  # type: ignore[no-untyped-call]
+
+    def value(typ: str, *args: Any, multiprocess_mode: str = "", **kwargs: Any) -> Any:
+        if typ == "gauge" and multiprocess_mode != "livesum":
+            return values.MutexValue(typ, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return shared(typ, *args, multiprocess_mode=multiprocess_mode, **kwargs)
+
+    values.ValueClass = value
+
+
+class Together(Collector):
+    """The metrics of all workers: what they share from their folder, the rest as this one knows it."""
+
+    def __init__(self, own: CollectorRegistry, folder: Path) -> None:
+        self._own, self._folder = own, folder
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, each once."""
+        files = sorted(map(str, self._folder.glob("*_*.db")))
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        shared = {family.name: family for family in merged}
+        for family in self._own.collect():
+            yield shared.get(family.name, family)
+
+
+def exposition(metrics: Metrics, worker: Worker | None) -> bytes:
+    """What Prometheus scrapes, of all workers."""
+    if worker is None:
+        return generate_latest(metrics.registry)
+    registry = CollectorRegistry()
+    registry.register(Together(metrics.registry, worker.folder))
+    return generate_latest(registry)
 
 
 def _start_at_zero(counter: Counter, *values: str) -> None:

@@ -13,6 +13,7 @@ from proxy.metrics import OTHER, Metrics
 from proxy.profiles import Profile
 from proxy.tracing import Tracing
 from proxy.upstream import Upstream
+from proxy.workers import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Runtime:
         memory: Memory,
         drift: DriftWindows,
         tracing: Tracing | None,
+        worker: Worker | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
@@ -50,6 +52,7 @@ class Runtime:
         self.memory = memory
         self.drift = drift
         self.tracing = tracing
+        self.worker = worker
         self.draining = False
         self.in_flight = 0
 

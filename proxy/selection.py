@@ -92,6 +92,8 @@ def pick(
         inline = _inline(wanted, config.selection.inline and (allowed is None or INLINE in allowed))
         explaining = inline.explain
         chosen = _from_object(inline, offered)
+        if needs_redis(config) and chosen and chosen.profile and (chosen.profile.sri or chosen.profile.cri):
+            raise BadSelection("probes need a state.store that all workers share", param="calibration")
         if chosen is not None:
             return chosen
     if named:
@@ -163,6 +165,11 @@ def _from_object(inline: Inline, offered: Menu) -> Pick | None:
             return None
         return Pick(named.label, named.profile, named.explicit_off, inline.explain)
     return Pick(INLINE, base.model_copy(update=changes), explain=inline.explain)
+
+
+def needs_redis(config: Config) -> bool:
+    """Whether probes can't act: workers that don't know of each other would ask a case twice."""
+    return config.listen.workers > 1 and config.state.store == "memory"
 
 
 def _changes(inline: Inline, base: Profile) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextvars import Context
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -17,17 +18,18 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from proxy.app import App
-from proxy.config import Listen, load
+from proxy.config import Config, Listen, load
 from proxy.decisions import DecisionLog
 from proxy.drift import DriftWindows
 from proxy.errors import ConfigError
 from proxy.guard import Guard, overdue
 from proxy.memory import memory
-from proxy.metrics import Metrics
+from proxy.metrics import Metrics, share
 from proxy.program_log import set_up_logging
 from proxy.runtime import Runtime
 from proxy.settings import Reloader, build
 from proxy.tracing import Tracing
+from proxy.workers import Crew, Worker
 
 logger = logging.getLogger("seam")
 
@@ -38,14 +40,41 @@ def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: it can't start, in one line.
     """
-    set_up_logging(load(path, flags).logging)
+    config = load(path, flags)
+    set_up_logging(config.logging)
+    if config.listen.workers > 1:
+        _serve_by_several(path, flags, config)
+        return
     server = prepared(path, flags)
-    with _listening(server.runtime.settings.config.listen) as listener:
+    with _listening(config.listen) as listener:
         server.run(sockets=[listener])
 
 
-def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
-    """The server with all that it needs, not yet listening.
+def _serve_by_several(path: Path | None, flags: Mapping[str, Any], config: Config) -> None:
+    build(path, flags)  # what is wrong is told once, here
+
+    def work(worker: Worker) -> None:
+        share(worker)
+        prepared(path, flags, worker).run(sockets=[listener])
+
+    with (
+        _listening(config.listen) as listener,
+        TemporaryDirectory(prefix="seam-", ignore_cleanup_errors=True) as folder,
+    ):
+        ready = partial(_announce, config, listener)
+        Crew(config.listen.workers, Path(folder), work, ready, config.listen.drain_seconds).run()
+
+
+def _announce(config: Config, listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    at = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    urls = ", ".join(upstream.url for upstream in config.upstreams.values())
+    by = f" by {config.listen.workers} workers" if config.listen.workers > 1 else ""
+    logger.info("Seam on %s%s in front of %s; its page: %s/seam/", at, by, urls, at)
+
+
+def prepared(path: Path | None, flags: Mapping[str, Any], worker: Worker | None = None) -> "Server":
+    """The server with all that it needs, not yet listening; `worker`: which one of several it is.
 
     Raises:
         ConfigError
@@ -56,7 +85,8 @@ def prepared(path: Path | None, flags: Mapping[str, Any]) -> "Server":
     log = None if decisions.sink == "off" else DecisionLog(decisions, metrics.dropped.inc)
     remembers = memory(settings.config.state, metrics.memory_errors.inc)
     tracing = None if settings.config.tracing == "off" else Tracing(decisions.text)
-    runtime = Runtime(settings, metrics, log, remembers, DriftWindows(settings.config.drift), tracing)
+    drift = DriftWindows(settings.config.drift, worker.board if worker else None)
+    runtime = Runtime(settings, metrics, log, remembers, drift, tracing, worker)
     reloader = Reloader(runtime, path, flags)
     config = uvicorn.Config(
         App(runtime, reloader),
@@ -89,6 +119,8 @@ def _reason(error: OSError) -> str:
 
 _TICKS_A_SECOND = 10
 """How often uvicorn calls `on_tick`."""
+_TICKS_A_SHEET = 5 * _TICKS_A_SECOND
+"""How often a worker shows the others its window: writing it takes a millisecond or so for each profile."""
 
 
 class Server(uvicorn.Server):
@@ -108,11 +140,18 @@ class Server(uvicorn.Server):
         """Start, and reload on SIGHUP."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reloader.reload)
-        urls = ", ".join(u.url for u in self.runtime.settings.config.upstreams.values())
+        if self.runtime.worker:
+            logger.info("worker %d is process %d", self.runtime.worker.slot, os.getpid())
+            asyncio.get_running_loop().add_reader(self.runtime.worker.lifeline, self._orphaned)
+            return
         for listener in sockets or ():
-            host, port = listener.getsockname()[:2]
-            at = f"http://{host}:{port}"
-            logger.info("Seam on %s in front of %s; its page: %s/seam/", at, urls, at)
+            _announce(self.runtime.settings.config, listener)
+
+    def _orphaned(self) -> None:
+        assert self.runtime.worker is not None
+        asyncio.get_running_loop().remove_reader(self.runtime.worker.lifeline)
+        logger.error("worker %d: its parent is gone", self.runtime.worker.slot)
+        self.handle_exit(signal.SIGTERM, None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Break off what has not ended in time, so that it is written down before the log closes."""
@@ -143,4 +182,6 @@ class Server(uvicorn.Server):
             self.should_exit = True
         if counter % _TICKS_A_SECOND == 0:
             overdue(self.server_state, asyncio.get_running_loop().time())
+        if counter % _TICKS_A_SHEET == 0:
+            self.runtime.drift.publish()
         return await super().on_tick(counter)

@@ -16,7 +16,7 @@ from proxy.plan import is_stale
 from proxy.probe import hints_of, watch
 from proxy.profiles import Profile, read_profiles
 from proxy.runtime import Runtime, Settings
-from proxy.selection import INLINE, OFF
+from proxy.selection import INLINE, OFF, needs_redis
 from proxy.tracing import require_opentelemetry
 from proxy.upstream import Upstream
 
@@ -44,6 +44,12 @@ def build(path: Path | None, flags: Mapping[str, Any], running: Settings | None 
             if profile not in (valid_names := (*sorted(profiles), OFF, INLINE)):
                 there = ", ".join(valid_names)
                 raise ConfigError(f"auth.keys.{name}.profiles: no profile {profile!r}; there is: {there}")
+    probing = sorted(name for name, profile in profiles.items() if profile.sri or profile.cri)
+    if probing and needs_redis(config):
+        raise ConfigError(
+            f"profiles {', '.join(probing)}: probes of several workers need a state.store that all share;"
+            " write state: redis://HOST:PORT/0, or listen.workers: 1"
+        )
     upstreams: dict[str, Upstream] = {}
     for name, settings in config.upstreams.items():
         old = running.upstreams.get(name) if running else None
