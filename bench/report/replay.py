@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.report import cases, page, replay_bfcl
+from bench.report import cases, page, replay_bfcl, replay_replies
 from bench.report.cases import Tried
 from bench.report.charts import Chart
 from bench.report.page import Section, paragraph, table
@@ -29,8 +29,12 @@ class Kind(NamedTuple):
     """What is of one benchmark alone."""
 
     title: str
+    about: str
+    """What ran; `{benchmark}` is its package."""
     unit: str
     """What its independent cases are."""
+    applied: Callable[[Json], Mapping[str, Json | None]]
+    """By arm how many replies had which calibration."""
     charts: Callable[[Json], Sequence[Chart]]
     sections: Callable[[Json, Sequence[Chart]], list[Section]]
     tried: Callable[[Json], Tried]
@@ -38,7 +42,35 @@ class Kind(NamedTuple):
 
 
 _KINDS: Mapping[str, Kind] = {
-    "run bfcl": Kind("BFCL", "scenarios", replay_bfcl.charts, replay_bfcl.sections, replay_bfcl.tried),
+    "run bfcl": Kind(
+        title="BFCL through the proxy",
+        about="{benchmark}, driven and graded by its own code",
+        unit="scenarios",
+        applied=lambda result: result["applied"],
+        charts=replay_bfcl.charts,
+        sections=replay_bfcl.sections,
+        tried=replay_bfcl.tried,
+    ),
+    "run decisions": Kind(
+        title="Labelled decisions through the proxy",
+        about="Labelled decisions by whole replies",
+        unit="conversations",
+        applied=lambda result: {arm: own["applied"] for arm, own in result["arms"].items()},
+        charts=replay_replies.decision_charts,
+        sections=replay_replies.decision_sections,
+        tried=replay_replies.decision_tried,
+    ),
+    "run when2call": Kind(
+        title="When2Call through the proxy",
+        about="When2Call: replies by action class, and multiple choice by log-likelihood",
+        unit="conversations",
+        applied=lambda result: {
+            arm: own["applied"] for arm, own in (result["replies"] or {"arms": {}})["arms"].items()
+        },
+        charts=replay_replies.when2call_charts,
+        sections=replay_replies.when2call_sections,
+        tried=replay_replies.when2call_tried,
+    ),
 }
 COMMANDS = tuple(_KINDS)
 """The commands whose runs have this page."""
@@ -53,11 +85,16 @@ def write_report(run: RunFolder, result: Json, folder: Path) -> Path:
         *kind.sections(result, drawn),
         *_probes(result),
         *_costs(tried, records),
-        Section("Cases", cases.view(tried, _logs(run, result))),
-        Section("What this rests on", _provenance(run, result)),
+        *([Section("Cases", cases.view(tried, _logs(run, result)))] if tried else []),
+        Section("What this rests on", _provenance(run, result, kind)),
     ]
-    title = f"{kind.title} through the proxy"
-    return page.write_report(run, result, folder, title, _lead(run, result, kind), parts, drawn)
+    return page.write_report(run, result, folder, kind.title, _lead(run, result, kind), parts, drawn)
+
+
+def conclude(run: RunFolder, result: Json) -> None:
+    """Write the page of a run that has its figures, and mark the run done."""
+    write_report(run, result, run.path)
+    run.finish(result)
 
 
 def _logs(run: RunFolder, result: Json) -> list[Path]:
@@ -69,8 +106,8 @@ def _logs(run: RunFolder, result: Json) -> list[Path]:
 def _lead(run: RunFolder, result: Json, kind: Kind) -> str:
     arms = list(run.manifest.plan.upstream or ())
     one = f"{len(arms)} arms ({', '.join(arms)})" if len(arms) > 1 else f"one arm ({arms[0]})"
-    said = f"{result['benchmark']}, driven and graded by its own code, {one}. "
-    dry = result["dry_pass"]
+    said = f"{kind.about.format(benchmark=result.get('benchmark'))}, {one}. "
+    dry = result.get("dry_pass") or {}
     prompts = dry.get("prompt_tokens")
     if prompts:
         takes = f" of the {dry['context']:,} that the server takes" if dry["context"] else ""
@@ -81,7 +118,7 @@ def _lead(run: RunFolder, result: Json, kind: Kind) -> str:
 def _probes(result: Json) -> list[Section]:
     """How often each probe looked, what came of it, and which classes it changed."""
     rows = []
-    for arm, told in result["probes"].items():
+    for arm, told in (result["probes"] or {}).items():
         for probe, outcomes in (told or {}).get("outcomes", {}).items():
             came = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in outcomes.items())
             moved = ", ".join(f"{count} × {escape(each)}" for each, count in told["moved"].items())
@@ -98,33 +135,34 @@ def _costs(tried: Sequence[Tried], records: Sequence[Json]) -> list[Section]:
     for each, record in zip(tried, records, strict=True):
         if record.get("queries") is not None:
             arms.setdefault(each.arm, []).append(record)
+    names = [name for name in _COSTS if all(name in record for own in arms.values() for record in own)]
     rows = [
         [
             escape(arm),
-            *(number(sum(record[name] for record in own) / len(own)) for name in _COSTS),
+            *(number(sum(record[name] or 0 for record in own) / len(own)) for name in names),
             str(len(own)),
         ]
         for arm, own in arms.items()
     ]
     if not rows:
         return []
-    heads = ["", *_COSTS.values(), "cases"]
+    heads = ["", *(_COSTS[name] for name in names), "cases"]
     return [Section("What it took", table("Means a case, by the decision log.", heads, rows))]
 
 
-def _provenance(run: RunFolder, result: Json) -> str:
+def _provenance(run: RunFolder, result: Json, kind: Kind) -> str:
     plan = run.manifest.plan
     rows = []
     for arm, server in (plan.upstream or {}).items():
         profile = (plan.profile or {}).get(arm)
         digest = f"<small>sha256 {profile['sha256'][:12]}</small>" if profile and profile["sha256"] else ""
-        words = (result["applied"] or {}).get(arm)
+        words = kind.applied(result).get(arm)
         applied = "<br>".join(f"{count} × {escape(text)}" for text, count in list((words or {}).items())[:4])
-        kind = " ".join(str(server[key]) for key in ("kind", "version") if server.get(key))
+        what = " ".join(str(server[key]) for key in ("kind", "version") if server.get(key))
         rows.append(
             [
                 escape(arm),
-                f"{escape(server['model'])}<small>{escape(server['url'])}, {escape(kind)}</small>",
+                f"{escape(server['model'])}<small>{escape(server['url'])}, {escape(what)}</small>",
                 f"{escape(profile['name'])}{digest}" if profile else "none",
                 applied or "not known",
             ]

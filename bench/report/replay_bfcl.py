@@ -7,7 +7,7 @@ from typing import Any
 from bench.report.cases import Tried
 from bench.report.charts import Chart
 from bench.report.page import Section, cell, figures, paragraph, table
-from bench.report.replay_charts import Pair, recall
+from bench.report.replay_charts import Pair, pairs
 from bench.report.words import number, per_cent
 
 Json = Mapping[str, Any]
@@ -38,12 +38,12 @@ def charts(result: Json) -> list[Chart]:
     if len(result["models"]) == 1:
         (model,) = result["models"]
         return [
-            recall(
+            pairs(
                 "recall", "Recall and accuracy", [_pair(each, _short(each)) for each in model["categories"]]
             )
         ]
     return [
-        recall(f"recall-{_short(own[0][1])}", _sentence(own[0][1]), [_pair(each, arm) for arm, each in own])
+        pairs(f"recall-{_short(own[0][1])}", _sentence(own[0][1]), [_pair(each, arm) for arm, each in own])
         for own in _by_category(result)
     ]
 

@@ -15,35 +15,36 @@ _APART = 0.13
 
 
 class Pair(NamedTuple):
-    """A row: an arm, or a category; its figures are estimates, None where they were not measured."""
+    """A row: an arm, or a category, with two figures; None where they were not measured."""
 
     label: str
-    gar: Json | None
-    acc: Json | None
+    filled: Json | None
+    hollow: Json | None
 
 
-def recall(name: str, title: str, rows: Sequence[Pair]) -> Chart:
-    """Recall of the gold class and accuracy, one row each, with 95 % intervals."""
+def pairs(name: str, title: str, rows: Sequence[Pair], names: tuple[str, str] = ("GAR", "Acc")) -> Chart:
+    """Two rates of each row, with 95 % intervals; names: what the filled and the hollow mark are."""
+    filled, hollow = names
     chart = Chart(
         name,
         title,
-        "Filled: gold action recall; hollow: the benchmark's own accuracy; lines are 95 % intervals.",
+        f"Filled: {filled}; hollow: {hollow}; lines are 95 % intervals.",
         Axis.rate("share of cases"),
-        Rows(0, len(rows), "● GAR   ○ Acc"),
+        Rows(0, len(rows), f"● {filled}   ○ {hollow}"),
         height=_ROW * len(rows) + 92,
     )
     for place, row in enumerate(rows):
         y = len(rows) - place - 0.72
         chart.text(8, chart.py(y + _APART) - 10, row.label, "reference")
-        _mark(chart, y + _APART, row.gar, f"{row.label}: GAR", "accent", hollow=False)
-        _mark(chart, y - _APART, row.acc, f"{row.label}: Acc", "accent", hollow=True)
+        _mark(chart, y + _APART, row.filled, f"{row.label}: {filled}", hollow=False)
+        _mark(chart, y - _APART, row.hollow, f"{row.label}: {hollow}", hollow=True)
     return chart
 
 
-def _mark(chart: Chart, y: float, figure: Json | None, name: str, style: str, *, hollow: bool) -> None:
+def _mark(chart: Chart, y: float, figure: Json | None, name: str, *, hollow: bool) -> None:
     if figure is None or figure["estimate"] is None:
         return
     if figure["low"] is not None:
-        chart.reach(y, figure["low"], figure["high"], style)
-    tip = f"{name} {figure['hits']}/{figure['of']}\n{estimate_text(figure)}"
-    chart.dot((figure["estimate"], y), style, tip, hollow=hollow)
+        chart.reach(y, figure["low"], figure["high"], "accent")
+    tip = f"{name} {estimate_text(figure)}\nof {figure['n']}"
+    chart.dot((figure["estimate"], y), "accent", tip, hollow=hollow)

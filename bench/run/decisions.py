@@ -14,11 +14,13 @@ from bench.decisions.example import Example
 from bench.decisions.sources import Sources, source_options
 from bench.decisions.split import grouped, sampled
 from bench.options import JsonObject, Shared, shared_options
+from bench.report.replay import conclude
 from bench.report.words import estimate_text, plain, rate_name
 from bench.run import power
 from bench.run.arms import Arm, proxies
 from bench.run.dry import DryPass
 from bench.run.options import Serving, serving_options
+from bench.run.probed import looks_of, probes_text
 from bench.run.replies import Requests, applied, by_arm, change_lines, changed, errors, generate
 from bench.run.rounds import dry_cases
 from bench.runs import DataFile, Plan, RunFolder
@@ -124,11 +126,13 @@ def _run(
     result: Json = {
         "power": shown,
         "dry_pass": dry.told,
+        "decisions": str(serving.decisions) if serving.decisions else None,
+        "probes": looks_of(serving.logs(run.path), asked.names),
         "cues": str(serving.cues),
         "arms": {arm: figures(examples, own, seed) for arm, own in replies.items()},
         "changes": changed(examples, replies, seed),
     }
-    run.finish(result)
+    conclude(run, result)
     return result
 
 
@@ -163,7 +167,9 @@ def classes(examples: Sequence[Example], replies: Mapping[str, Json]) -> Json:
 
 def summary(result: Json, folder: Path) -> str:
     """The result for a person at the terminal."""
-    return "\n".join([*_lines(result), "", f"run folder {folder}"])
+    probes = probes_text(result["probes"])
+    told = [*_lines(result), "", *([probes, ""] if probes else [])]
+    return "\n".join([*told, f"run folder {folder}", f"report     {folder / 'report.html'}"])
 
 
 def _lines(result: Json) -> Iterator[str]:

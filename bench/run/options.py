@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from bench.errors import InputError
-from bench.run.arms import Arm, Asked, asked, known, probe_grid
+from bench.run.arms import Arm, Asked, asked, decision_logs, known, probe_grid
 from calibrators.actions import Cues
 from calibrators.state import How
 
@@ -42,6 +42,12 @@ class Serving(NamedTuple):
                 f"{self.api_key_env} is not set", where="--api-key-env", mend="export it, or name another"
             )
         return key
+
+    def logs(self, folder: Path) -> list[Path]:
+        """The decision logs of a run in this folder; none for a running proxy whose log isn't given."""
+        if self.running_proxy is not None:
+            return [self.decisions] if self.decisions else []
+        return decision_logs(folder)
 
     async def known(self) -> list[Arm]:
         """The arms with what their servers say; errors as of `bench.run.arms.known`."""

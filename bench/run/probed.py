@@ -6,8 +6,10 @@ The log has the class of both, so that recall is known of the reply before a pro
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from bench.score.decision_log import last_attempts
 from bench.score.lines import Row
 from calibrators.actions import Action
 
@@ -64,6 +66,12 @@ def looks(logged: Mapping[str, Sequence[Row]]) -> Json:
         "outcomes": {probe: dict(counts.most_common()) for probe, counts in outcomes.items()},
         "moved": dict(moved.most_common()),
     }
+
+
+def looks_of(logs: Sequence[Path], arms: Iterable[str]) -> dict[str, Json | None]:
+    """`looks` by arm; null where the decision logs have nothing of it."""
+    every = last_attempts(logs)
+    return {arm: looks(every[arm]) if arm in every else None for arm in arms}
 
 
 def probes_text(probes: Mapping[str, Json | None]) -> str:

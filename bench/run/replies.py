@@ -88,7 +88,8 @@ async def generate(asked: Requests, records: RecordFile, dry: DryPass) -> None:
                     example = examples[case]
                     body = json.dumps(asked.body(arm, example), ensure_ascii=False)
                     answer = await server.chat(body, asked.headers(arm, example))
-                    record = {"arm": arm.name, "id": case, **replied(answer, example, asked.cues)}
+                    gold = {"due": example.should_call, "gold": example.action}
+                    record = {"arm": arm.name, "id": case, **gold, **replied(answer, example, asked.cues)}
                     records.append(f"{arm.name}/{case}", record)
                     _look(dry, record)
                     advance(note=arm.name)

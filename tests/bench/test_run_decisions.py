@@ -88,6 +88,10 @@ def test_arms_are_compared_on_the_same_decisions(bench: Bench, tmp_path: Path) -
     assert document["arms"]["retry"]["queries"]["estimate"] > 1
     cases = {line.split('"case_id":')[1].split(",")[0].strip(' "') for line in log(run)}
     assert {"q0/off/1", "q0/retry/1"} <= cases
+    assert document["probes"]["retry"]["outcomes"]["cri"]["retried"] >= 1
+    page = (run / "report.html").read_text("utf-8")
+    assert page.count("<details class=") == 16
+    assert 'data-outcome="failed" data-part="call due" data-arm="off"' in page
 
 
 def log(run: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """`bench run when2call`: figures worked out by hand from given replies and given likelihoods."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,7 @@ def test_replies_count_by_what_they_do(bench: Bench, tmp_path: Path) -> None:
             "replies",
         ]
         document = bench.document(*command)
+        page = (bench.run / "report.html").read_text("utf-8")
         text = bench.text(*command)
 
     (arm,) = document["replies"]["arms"].values()
@@ -134,6 +136,15 @@ def test_replies_count_by_what_they_do(bench: Bench, tmp_path: Path) -> None:
     assert arm["errors"] == {"400 the prompt is too long": 1}
     assert "tools" not in next(body for body in model.asked if "c?" in body["messages"][-1]["content"])
     assert "3/4" in text
+    found = re.findall(r'<details class="case" data-outcome="([\w ]+)" data-part="(\w+)"', page)
+    assert sorted(found) == [
+        ("errored", "cannot_answer"),
+        ("failed", "cannot_answer"),
+        ("not graded", "cannot_answer"),
+        ("passed", "cannot_answer"),
+        ("passed", "request_for_info"),
+        ("passed", "tool_call"),
+    ]
 
 
 def test_a_server_that_goes_away_is_one_line_and_what_is_there_is_not_asked_again(

@@ -11,9 +11,9 @@ import click
 from bench.benchmarks import BENCHMARKS
 from bench.errors import InputError
 from bench.options import JsonObject, Shared, shared_options
-from bench.report.replay import write_report
+from bench.report.replay import conclude
 from bench.run import power
-from bench.run.arms import Arm, decision_logs, proxies
+from bench.run.arms import Arm, proxies
 from bench.run.bfcl import cases
 from bench.run.bfcl.figures import figures, recall_before_text, single_turn_text
 from bench.run.bfcl.replay import Replay, replay
@@ -127,7 +127,7 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
             input_log=wanted.input_log,
         )
         replay(plan, dry, key)
-    logs = [serving.decisions] if serving.decisions else decision_logs(run.path)
+    logs = serving.logs(run.path)
     told, rows = figures(root, names, wanted.planned, logs, serving.cues, seed)
     for row in rows:
         if (name := f"{row['model']}/{row['id']}") not in records:
@@ -139,8 +139,7 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
         "dry_pass": dry.told,
         **told,
     }
-    write_report(run, result, run.path)
-    run.finish(result)
+    conclude(run, result)
     return result
 
 

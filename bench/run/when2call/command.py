@@ -17,11 +17,13 @@ from bench.decisions.example import Example
 from bench.errors import InputError
 from bench.options import JsonObject, Shared, shared_options
 from bench.progress import progress
+from bench.report.replay import conclude
 from bench.report.words import change_text, estimate_text, p_text, rate_name
 from bench.run import power
 from bench.run.arms import Arm, proxies
 from bench.run.dry import DryPass
 from bench.run.options import Serving, serving_options
+from bench.run.probed import looks_of, probes_text
 from bench.run.replies import Requests, applied, by_arm, errors, generate
 from bench.run.rounds import dry_cases
 from bench.run.when2call.figures import LABELS, Outcome, accuracy_change, figures, told_label
@@ -132,17 +134,26 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     replies, choices = run.records(), run.records("mcq")
     shown = power.shown(len({example.group for example in wanted.examples}))
     click.echo(power.words(shown, "conversations"), err=True)
-    result: Json = {"power": shown, "cues": str(wanted.serving.cues), "replies": None, "mcq": None}
+    serving = wanted.serving
+    result: Json = {
+        "power": shown,
+        "cues": str(serving.cues),
+        "decisions": str(serving.decisions) if serving.decisions else None,
+        "replies": None,
+        "probes": None,
+        "mcq": None,
+    }
     if wanted.part != "mcq":
         dry = _generate(run, wanted, replies)
         result |= {"dry_pass": dry.told, "replies": _replied(wanted, replies, seed)}
+        result["probes"] = looks_of(serving.logs(run.path), [arm.name for arm in wanted.arms])
     if wanted.part != "replies":
         asyncio.run(_choose(wanted, choices))
         result["mcq"] = [
             {"arms": arms, **_chosen(wanted, [row for row in choices if row["server"] == first], seed)}
             for first, arms in wanted.servers.items()
         ]
-    run.finish(result)
+    conclude(run, result)
     return result
 
 
@@ -257,7 +268,9 @@ def summary(result: Json, folder: Path) -> str:
         lines += [*_reply_lines(result["replies"]), ""]
     for each in result["mcq"] or ():
         lines += [*_mcq_lines(each), ""]
-    return "\n".join([*lines, f"run folder {folder}"])
+    if probes := probes_text(result["probes"] or {}):
+        lines += [probes, ""]
+    return "\n".join([*lines, f"run folder {folder}", f"report     {folder / 'report.html'}"])
 
 
 def _reply_lines(told: Json) -> Iterator[str]:
