@@ -3,12 +3,13 @@
     B1a  gold action at the gold turn: the turn's class is the category's gold class
     B1b  gold action eventually: so is that of the gold turn or of a later one
     B3   held-out tool fired late: miss_func, a call of a held-out function once that is offered
-    B4   clarification before any call: a turn that asks, and no call in or before it
+    B4   clarification before any call: a turn up to the gold turn asks
     B5   grader passed without the gold action at the gold turn
 
 The audit's gold turn is the first one whose ground truth has a call for base and long_context, and turn 0 for
 the others; GAR@gold-turn has another one, that at which the class is due. A turn's class is its highest, in
-the cascade's order: a call beside a refusal is TOOL_CALL.
+the cascade's order: a call beside a refusal is TOOL_CALL. The rubric's definition of B4 takes any turn before
+the first call, its decision tree and the released ratings stop at the gold turn, as we do.
 
 B6 (is a claim of completion true) and B7 (how a probe failed) need a reader and are not computed.
 """
@@ -53,7 +54,7 @@ def labels(turns: Sequence[Turn], category: str, entry: int, *, passed: bool | N
         "B1a": _value(on_time),
         "B1b": _value(_any(gold, classes[at:])),
         "B3": _value(_fired_late(turns, entry)) if category == "multi_turn_miss_func" else NOT_APPLICABLE,
-        "B4": _value(_asks_first(classes)),
+        "B4": _value(_any(Action.ASK, classes[: at + 1])),
         "B5": _value(_masked(on_time, passed)),
     }
 
@@ -82,16 +83,6 @@ def _any(gold: Action, classes: Sequence[set[Action | None]]) -> bool | None:
     if {gold} in classes:
         return True
     return None if any(gold in each for each in classes) else False
-
-
-def _asks_first(classes: Sequence[set[Action | None]]) -> bool | None:
-    """Whether a turn asks before any turn calls; None where a lost text decides."""
-    before: list[set[Action | None]] = []
-    for each in classes:
-        if each == {Action.TOOL_CALL}:
-            break
-        before.append(each)
-    return _any(Action.ASK, before)
 
 
 def _fired_late(turns: Sequence[Turn], entry: int) -> bool:

@@ -33,6 +33,35 @@ def audited(
     return {record["id"]: tuple(record["audit"][name] for name in NAMES) for record in bench.records()}
 
 
+@pytest.mark.parametrize(
+    ("category", "entry", "names", "expected"),
+    [
+        # xLAM-2-8b, of whose five turns each ends in a text that makes the turn no other class.
+        pytest.param("miss_func", 1, [["ls"], ["cd", "mkdir", "mv"], ["cd", "cd", "cd", "mkdir", "mv"],
+                     ["grep"], ["tail"]], (0, 0, 1, 0, 0), id="miss_func_1"),
+        # Qwen3-8B
+        pytest.param("long_context", 178, [["register_credit_card"], ["retrieve_invoice"],
+                     ["contact_customer_support"], ["create_ticket", "ticket_login", "create_ticket"],
+                     ["cancel_booking"]], (1, 1, "n.a.", 0, 0), id="long_context_178"),
+        pytest.param("base", 165, [["verify_traveler_information"], ["get_nearest_airport_by_city"],
+                     ["get_nearest_airport_by_city"], [], []], (1, 1, "n.a.", 0, 0), id="base_165"),
+    ],
+)  # fmt: skip
+def test_three_cases_of_the_released_audit_have_its_labels(
+    category: str, entry: int, names: list[list[str]], expected: tuple[object, ...]
+) -> None:
+    """By facts of the file released with arXiv:2609.00949: which functions each turn called; all three failed."""
+    case = [
+        [
+            *(emission(Action.TOOL_CALL, call=name) for name in turn),
+            emission(Action.OTHER if turn else Action.ASK),
+        ]
+        for turn in names
+    ]
+    told = labels(case, f"multi_turn_{category}", entry, passed=False)
+    assert tuple(told[name] for name in NAMES) == expected
+
+
 def test_labels_of_a_missing_function(bench: Bench, tmp_path: Path) -> None:
     """Entry 0 holds back sort until turn 3, entry 1 mv until turn 2, entry 2 cat and cp until turn 4."""
     assert [held_out(n) for n in range(3)] == [{"sort"}, {"mv"}, {"cat", "cp"}]
@@ -61,7 +90,7 @@ def test_labels_of_a_missing_parameter(bench: Bench, tmp_path: Path) -> None:
         tmp_path,
         "miss_param",
         [[ASK], [CALL, DONE]],
-        # Asks a turn late, still before any call.
+        # Asks a turn late; before any call, but after the turn at which B4 looks.
         [[DONE], [ASK], [CALL, DONE]],
         # Asks after it has called.
         [[CALL, DONE], [ASK]],
@@ -70,15 +99,15 @@ def test_labels_of_a_missing_parameter(bench: Bench, tmp_path: Path) -> None:
     )
     assert [*found.values()] == [
         (1, 1, "n.a.", 1, 0),
-        (0, 1, "n.a.", 1, 1),
+        (0, 1, "n.a.", 0, 1),
         (0, 1, "n.a.", 0, 1),
         (0, 0, "n.a.", 0, 1),
     ]
 
 
 def test_where_a_call_is_due_any_call_is_the_gold_action(bench: Bench, tmp_path: Path) -> None:
-    found = audited(bench, tmp_path, "base", [[CALL, DONE]], [[DONE], [CALL]], [[DONE], [ASK]], failed=(0, 1))
-    assert [*found.values()] == [(1, 1, "n.a.", 0, 0), (0, 1, "n.a.", 0, 0), (0, 0, "n.a.", 1, 1)]
+    found = audited(bench, tmp_path, "base", [[CALL, DONE]], [[ASK], [CALL]], [[DONE], [ASK]], failed=(0, 1))
+    assert [*found.values()] == [(1, 1, "n.a.", 0, 0), (0, 1, "n.a.", 1, 0), (0, 0, "n.a.", 0, 1)]
 
 
 def emission(*actions: Action, lost: bool = False, call: str = "") -> Emission:
@@ -116,7 +145,8 @@ def test_on_time_is_in_time_and_only_passed_cases_are_masked(
     assert told["B1a"] != 1 or told["B1b"] == 1
     assert told["B5"] == int(passed and told["B1a"] == 0)
     assert (told["B3"] == "n.a.") == (category != "miss_func")
-    assert told["B4"] != 1 or category != "miss_param" or told["B1b"] == 1
+    if category == "miss_param":
+        assert told["B4"] == told["B1a"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=60))
