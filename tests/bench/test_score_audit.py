@@ -50,7 +50,7 @@ def audited(
 def test_three_cases_of_the_released_audit_have_its_labels(
     category: str, entry: int, names: list[list[str]], expected: tuple[object, ...]
 ) -> None:
-    """By facts of the file released with arXiv:2609.00949: which functions each turn called; all three failed."""
+    """By facts of the file released with arXiv:2609.00949: what each turn called. All three cases failed."""
     case = [
         [
             *(emission(Action.TOOL_CALL, call=name) for name in turn),
