@@ -12,7 +12,8 @@ COPY bench bench
 RUN pip --python /opt/seam/bin/python install --no-cache-dir --disable-pip-version-check '.[otel]'
 
 FROM python:3.11-slim
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin seam \
+RUN groupadd --gid 10001 seam \
+    && useradd --uid 10001 --gid seam --no-create-home --shell /usr/sbin/nologin seam \
     && mkdir -p /etc/seam/profiles /var/log/seam \
     && chown seam:seam /var/log/seam
 COPY --from=build /opt/seam /opt/seam

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.error import URLError
 
 import pytest
@@ -54,20 +56,22 @@ def test_its_health_check_tells_a_proxy_that_serves_from_one_that_does_not(tmp_p
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A clean environment with what the image installs."""
-    found = re.search(r"^RUN pip .* install .* '\.(\S*)'$", DOCKERFILE, re.M)
-    assert found is not None
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "seam")
-    python = tmp_path / "seam/bin/python"
-    quiet = ("--quiet", "--disable-pip-version-check")
-    run(sys.executable, "-m", "pip", *quiet, "--python", python, "install", f"{ROOT}{found[1]}")
-    return python
+def installed() -> Iterator[Path]:
+    """A clean environment with what the image installs, in a folder that every user may read."""
+    extras = re.search(r"^RUN pip .* install .* '\.(\S*)'$", DOCKERFILE, re.M)
+    assert extras is not None
+    with TemporaryDirectory(prefix="seam-image-") as folder:
+        Path(folder).chmod(0o755)
+        python = Path(folder) / "seam/bin/python"
+        run(sys.executable, "-m", "venv", "--without-pip", python.parents[1])
+        quiet = ("--quiet", "--disable-pip-version-check")
+        run(sys.executable, "-m", "pip", *quiet, "--python", python, "install", f"{ROOT}{extras[1]}")
+        yield python
 
 
 @pytest.mark.whole
 def test_it_installs_no_torch_and_serves(installed: Path, tmp_path: Path) -> None:
-    found = tmp_path.glob("seam/lib/*/site-packages/*.dist-info")
+    found = installed.parents[1].glob("lib/*/site-packages/*.dist-info")
     names = {path.name.split("-")[0].lower() for path in found}
     assert {"seam", "uvicorn", "opentelemetry_sdk"} <= names
     assert not names & {"torch", "vllm", "transformers", "numpy", "rich"}
@@ -75,10 +79,9 @@ def test_it_installs_no_torch_and_serves(installed: Path, tmp_path: Path) -> Non
     assert size < 200 * 1024, f"{size} KiB"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # As nobody where this machine lets another user read the interpreter; as ourselves elsewhere.
-    base = Path(os.path.realpath(installed))
-    public = os.geteuid() == 0 and all(p.stat().st_mode & 0o5 for p in [*base.parents, *installed.parents])
-    process = _serving(installed, port, tmp_path, NOBODY if public else None)
+    # As nobody where another user may read the interpreter, which it mayn't in root's home.
+    open_to_all = all(path.stat().st_mode & 0o1 for path in Path(os.path.realpath(installed)).parents)
+    process = _serving(installed, port, tmp_path, NOBODY if os.geteuid() == 0 and open_to_all else None)
     try:
         _until_healthy(process, port)
     finally:

@@ -17,7 +17,10 @@ from tests.seam import Seam, chat, seam
 from tests.upstream import CHAT, Reply, Upstream, Wait, chunk, said
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
-pytestmark = pytest.mark.skipif(not Path(NGINX).exists(), reason="nginx is missing (apt install nginx-light)")
+pytestmark = pytest.mark.skipif(
+    not (Path(NGINX).exists() and shutil.which("openssl")),
+    reason="nginx or openssl is missing (apt install nginx-light openssl)",
+)
 
 ENDLESS = Reply(writes=(chunk(content="Hel"), Wait(600)))
 
