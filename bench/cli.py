@@ -13,6 +13,10 @@ from bench.errors import BenchError
 from bench.group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "audit": Subcommand(
+        "bench.audit.command:command",
+        "Show which entry tokens a teacher's top-K leaves out.",
+    ),
     "calibrate": Subcommand(
         "bench.calibrate.command:command",
         "Choose a bias on labelled decisions; write a profile and a report.",

@@ -9,10 +9,11 @@ import click
 from bench.compare.folders import result_of
 from bench.errors import InputError
 from bench.options import Shared, shared_options
-from bench.report import calibration, comparison, drift, replay
+from bench.report import audit, calibration, comparison, drift, replay
 from bench.runs import RunFolder, check_done, read_manifest
 
 _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
+    "audit": audit.write_report,
     "calibrate": calibration.write_report,
     "compare": comparison.write_report,
     "drift": drift.write_report,

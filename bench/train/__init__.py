@@ -1,0 +1,1 @@
+"""Checkpoints trained the paper's way: supervised, and distilled from routed teachers."""
