@@ -1,10 +1,12 @@
 """Follows the decision log through its rotation, and shows the records that someone asked for."""
 
+import heapq
 import json
 import os
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -103,11 +105,8 @@ class Followed:
 
     def all(self) -> Iterator[bytes]:
         """All lines, those of rotated files first; what is read later goes on from there."""
-        for path in _rotated(self.path):
-            self._open(path)
-            yield from self._read()
-        self._open(self.path)
-        yield from self._read()
+        self._open(next(iter(_rotated(self.path)), self.path))
+        return self.more()
 
     def more(self) -> Iterator[bytes]:
         """The lines that have come since the last call."""
@@ -204,16 +203,12 @@ class Tail:
         self._wanted = wanted
         self._files: dict[Path, Followed] = {}
 
-    def past(self, count: int) -> list[Record]:
+    def past(self, count: int) -> Iterable[Record]:
         """The last records so far, in the order of their time; all of them where `since` was asked for."""
-        found: list[Record] = []
-        for file in self._followed():
-            lines = file.last(LOOK_BACK) if self._wanted.since is None else file.all()
-            found += self._records(lines)
-        found.sort(key=lambda record: str(record.get("time")))
-        if self._wanted.since is not None:
-            return found
-        return found[-count:] if count else []
+        short = self._wanted.since is None
+        files = (file.last(LOOK_BACK) if short else file.all() for file in self._followed())
+        records = heapq.merge(*map(self._records, files), key=lambda record: str(record.get("time")))
+        return deque(records, maxlen=count) if short else records
 
     def fresh(self) -> Iterator[Record]:
         """The records that have come since the last call."""

@@ -1,9 +1,11 @@
 """deploy/compose: valid, complete, and in step with the files that it mounts."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from proxy.config import load
@@ -61,6 +63,13 @@ def test_prometheus_has_the_rules_that_it_reads_and_scrapes_services() -> None:
     assert {target.split(":")[0] for targets in jobs.values() for target in targets} <= set(
         COMPOSE["services"]
     )
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is missing (apt install prometheus)")
+def test_prometheus_takes_its_configuration_as_it_is_mounted(tmp_path: Path) -> None:
+    for target, source in mounts("prometheus").items():
+        shutil.copy(FOLDER / source, tmp_path / Path(target).name)
+    run("promtool", "check", "config", tmp_path / "prometheus.yml")
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
+import pty
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +62,7 @@ def told(*arguments: str | Path) -> list[str]:
     return [json.loads(line)["request_id"] for line in ended.stdout.splitlines()]
 
 
-def ids(records: Iterator[Any] | list[Any]) -> list[str]:
+def ids(records: Iterable[Any]) -> list[str]:
     return [item["request_id"] for item in records]
 
 
@@ -280,3 +282,27 @@ def test_colours_are_for_terminals() -> None:
     assert "\x1b[31mupstream_error 502\x1b[0m" in shown(
         record(outcome="upstream_error", status=502), colored=True
     )
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["plain", "no_color", "dumb"]
+)
+async def test_a_terminal_shows_colours_unless_it_is_told_not_to(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    write(tmp_path / "decisions.jsonl", record(0, action="refuse"))
+    kept = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    shown_by, terminal = pty.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "proxy.cli", "tail", "--no-follow", str(tmp_path / "decisions.jsonl"),
+            stdin=DEVNULL, stdout=terminal, env={**kept, "TERM": "xterm", **environment},
+        )  # fmt: skip
+        async with asyncio.timeout(60):
+            assert await process.wait() == 0
+        line = os.read(shown_by, 4096)
+    finally:
+        os.close(shown_by)
+        os.close(terminal)
+    assert (b"\x1b[31mrefuse" in line) == (not environment)
+    assert b"refuse" in line

@@ -21,7 +21,7 @@ from proxy.settings import build
 from proxy.upstream import Facts, ModelFacts
 from tests.proxy.commands import Serving, serving
 from tests.seam import TOOLS, Seam, chat, seam, written
-from tests.upstream import CHAT, Reply, Upstream, compact, said, streamed
+from tests.upstream import CHAT, Reply, Upstream, Wait, chunk, compact, said, streamed
 from tests.wire import ask
 
 STRICT = {"name": "strict", "entry": {"tokens": [7]}, "bias": {"value": -1.5, "apply": "logit_bias"}}
@@ -205,6 +205,42 @@ async def test_what_failed_says_so(tmp_path: Path, collector: Collector) -> None
             await ask(process.port, "POST", CHAT, {}, compact(chat()))
     assert [told["error.type"] for told in collector.told()] == ["429", "upstream_unreachable"]
     assert {span.status.code for span in collector.spans} == {2}
+
+
+async def test_a_client_that_leaves_ends_the_span(tmp_path: Path, collector: Collector) -> None:
+    endless = Reply(writes=(chunk(content="Hel"), Wait(600)))
+    async with Upstream([endless]) as upstream, traced(tmp_path, upstream) as proxy:
+        async with proxy.open_chat(stream=True) as opened:
+            await opened.head()
+        await proxy.records(1)
+    assert [told["error.type"] for told in collector.told()] == ["client_gone"]
+
+
+async def test_a_query_that_takes_too_long_ends_its_span(tmp_path: Path, collector: Collector) -> None:
+    config = {"upstreams": {"default": {"timeouts": {"total": 0.3}}}}
+    async with Upstream([Reply(delay=600)]) as upstream, traced(tmp_path, upstream, **config) as proxy:
+        assert (await proxy.chat()).status == 504
+    assert [told["error.type"] for told in collector.told()] == ["upstream_error"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sampled"),
+    [("OTEL_TRACES_SAMPLER", "always_off", "00"), ("OTEL_SDK_DISABLED", "true", "01")],
+)
+async def test_the_standard_variables_switch_spans_off(
+    tmp_path: Path,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    sampled: str,
+) -> None:
+    monkeypatch.setenv(variable, value)
+    async with Upstream([said("Hello.")]) as upstream, traced(tmp_path, upstream) as proxy:
+        await asked(proxy)
+    assert collector.spans == []
+    version, trace, _, flags = (upstream.requests[0].header("traceparent") or "").split("-")
+    assert (version, trace, flags) == ("00", TRACE, sampled)
 
 
 async def test_texts_come_only_where_the_decision_log_may_have_them(
