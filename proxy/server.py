@@ -1,6 +1,7 @@
 """Listens, serves, and shuts down without losing a reply."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -47,6 +48,7 @@ def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
         return
     server = prepared(path, flags)
     with _listening(config.listen) as listener:
+        settle_garbage()
         server.run(sockets=[listener])
 
 
@@ -55,7 +57,9 @@ def _serve_by_several(path: Path | None, flags: Mapping[str, Any], config: Confi
 
     def work(worker: Worker) -> None:
         share(worker)
-        prepared(path, flags, worker).run(sockets=[listener])
+        server = prepared(path, flags, worker)
+        settle_garbage()
+        server.run(sockets=[listener])
 
     with (
         _listening(config.listen) as listener,
@@ -63,6 +67,16 @@ def _serve_by_several(path: Path | None, flags: Mapping[str, Any], config: Confi
     ):
         ready = partial(_announce, config, listener)
         Crew(config.listen.workers, Path(folder), work, ready, config.listen.drain_seconds).run()
+
+
+def settle_garbage() -> None:
+    """Take what was imported and built out of garbage collection.
+
+    It stays for good, and going over its hundred thousand objects again and again is what the slowest
+    replies would wait for.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _announce(config: Config, listener: socket.socket) -> None:
