@@ -206,7 +206,7 @@ class DriftWindows:
                 self._file.pin(series, self._counted.pop(series))
                 # What is compared from now on shares no reply with what it is compared with.
                 self._begun[series] = time.time()
-                self._recent.pop(series, None)
+                self._recent[series] = self._bounded()
                 self._changed.add(series)
                 self.publish()
         return {series: reference.value for series, reference in self._file.pins().items()}

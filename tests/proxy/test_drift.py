@@ -56,6 +56,14 @@ async def test_a_mix_of_classes_that_moves_is_seen_at_the_next_scrape(tmp_path: 
         assert proxy.sample("seam_action_reference", action="tool_call", **LABELS) == 30
 
 
+async def test_a_scrape_after_the_pin_needs_no_new_reply(tmp_path: Path) -> None:
+    async with Upstream([*mixed(40, 0)]) as upstream, seam(tmp_path, upstream.url, SMALL) as proxy:
+        await play(proxy, 40)
+        for _ in range(3):
+            assert await scraped(proxy, "psi") is None
+        assert proxy.sample("seam_action_reference", action="tool_call", **LABELS) == 40
+
+
 async def test_other_traffic_is_told_from_another_model(tmp_path: Path) -> None:
     script = [*mixed(40, 0), *[ANSWER] * 40, *mixed(8, 0), *[ANSWER] * 72]
     config = {**SMALL, "drift": {"window": 80, "minimum": 20}}
