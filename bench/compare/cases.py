@@ -1,4 +1,4 @@
-"""Benchmark runs side by side: recall of the gold action class and accuracy on the same cases.
+"""Benchmark runs side by side: recall, accuracy and calls on the same cases.
 
 BFCL's records are of a case each; tau2's are of a trial, and reduced to their task's mean first (rigor.md).
 """
@@ -8,12 +8,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bench.compare.folders import Folder
+from bench.compare.folders import Folder, Kind
 from bench.compare.measures import Lost, Measure, Value, claims
 from bench.compare.systems import System, baseline, name, named
 from bench.errors import InputError
+from bench.run.when2call.figures import told_label
 from bench.score.bfcl import GOLD
 from bench.score.figures import agreement, missing, no_agreement
+from calibrators.actions import Action
 
 Json = dict[str, Any]
 Outcomes = Mapping[tuple[str, str], Mapping[str, Value]]
@@ -21,6 +23,7 @@ Outcomes = Mapping[tuple[str, str], Mapping[str, Value]]
 
 POOLED: Final = "all multi-turn categories"
 ALL_TASKS: Final = "all tasks"
+ALL_QUESTIONS: Final = "all questions"
 COSTS: Final = {
     "case_queries": "queries",
     "case_prompt_tokens": "prompt_tokens",
@@ -49,12 +52,11 @@ def compare(
     ]
     base = baseline(systems, wanted)
     second = named(systems, again, "--again") if again else _repeated(base, systems)
-    outcomes = {
-        system.name: (_tau2 if kind == "tau2" else _bfcl)(arms[system.folder.label][system.arm])
-        for system in systems
-    }
+    outcomes = {system.name: _READERS[kind](arms[system.folder.label][system.arm]) for system in systems}
     _same_parts(outcomes)
-    clusters = _clusters(outcomes, limit)
+    groups = {record["id"]: record["group"] for own in arms.values() for records in own.values()
+              for record in records if "group" in record}  # fmt: skip
+    clusters = _clusters(outcomes, groups, limit)
     measures = _measures(outcomes, clusters)
     if second is not None:
         measures = [_with_floor(measure, base.name, second.name, seed) for measure in measures]
@@ -81,7 +83,7 @@ def _arms(folder: Folder) -> dict[str, list[Json]]:
     """The records of each model, arm or tau2 run of a folder."""
     arms: dict[str, list[Json]] = {}
     for record in folder.records():
-        arms.setdefault(record["run" if folder.kind == "tau2" else "model"], []).append(record)
+        arms.setdefault(record[_ARM[folder.kind]], []).append(record)
     if not arms:
         raise InputError("holds no record of a case", where=str(folder.path), mend="score results with cases")
     return arms
@@ -118,6 +120,28 @@ def _costs(record: Json) -> dict[str, Value]:
     }
 
 
+def _replies(records: Iterable[Json]) -> Outcomes:
+    """Labelled decisions: whether a call came, where one is due and where none is."""
+    found: dict[tuple[str, str], Mapping[str, Value]] = {}
+    for record in records:
+        figure, part = ("call_recall", "call due") if record["due"] else ("over_calling", "no call due")
+        called = None if record.get("action") is None else record["action"] == Action.TOOL_CALL
+        found[part, record["id"]] = _values({figure: called}, "fault" in record) | _costs(record)
+    return found
+
+
+def _when2call(records: Iterable[Json]) -> Outcomes:
+    """Whether replies are of the right one of When2Call's labels: in all, and where each is right."""
+    found: dict[tuple[str, str], Mapping[str, Value]] = {}
+    for record in records:
+        gold, action = told_label(record["gold"]), record.get("action")
+        right = None if action is None else told_label(action) == gold
+        own = _values({"acc": right}, "fault" in record)
+        found[ALL_QUESTIONS, record["id"]] = own | _costs(record)
+        found[gold, record["id"]] = own
+    return found
+
+
 def _tau2(records: Iterable[Json]) -> Outcomes:
     """Means over the scored trials of each task; a task without one is errored or unmeasurable."""
     trials: dict[str, list[Json]] = defaultdict(list)
@@ -139,6 +163,16 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
 
 def _mean(values: Sequence[bool], lost: Lost) -> Value:
     return sum(values) / len(values) if values else lost
+
+
+_READERS: Final[Mapping[Kind, Callable[[Iterable[Json]], Outcomes]]] = {
+    "bfcl": _bfcl,
+    "tau2": _tau2,
+    "replies": _replies,
+    "when2call": _when2call,
+}
+_ARM: Final[Mapping[Kind, str]] = {"bfcl": "model", "tau2": "run", "replies": "arm", "when2call": "arm"}
+"""The member of a record that names its arm."""
 
 
 # What can be paired -----------------------------------------------------------------------------------------
@@ -188,7 +222,7 @@ def _same_parts(outcomes: Mapping[str, Outcomes]) -> None:
 def _repeated(base: System, systems: Sequence[System]) -> System | None:
     """The arm of the baseline's own run that has its server and calibration too, if there is one."""
     plan = base.folder.manifest.plan
-    if plan.command != "run bfcl" or plan.upstream is None or plan.profile is None:
+    if not plan.command.startswith("run ") or plan.upstream is None or plan.profile is None:
         return None
     same = [
         system
@@ -204,13 +238,18 @@ def _repeated(base: System, systems: Sequence[System]) -> System | None:
 # Figures ----------------------------------------------------------------------------------------------------
 
 
-def _clusters(outcomes: Mapping[str, Outcomes], limit: int | None) -> dict[str, dict[str, Hashable]]:
-    """The cases of each part with their clusters: entry N of BFCL's four categories is one scenario."""
+def _clusters(
+    outcomes: Mapping[str, Outcomes], groups: Mapping[str, Hashable], limit: int | None
+) -> dict[str, dict[str, Hashable]]:
+    """The cases of each part with their clusters: entry N of BFCL's four categories is one scenario.
+
+    groups: by case, where the records say it: the source conversation.
+    """
     found: dict[str, dict[str, Hashable]] = {}
     for part, case in sorted({key for own in outcomes.values() for key in own}, key=_order):
         own = found.setdefault(part, {})
         if limit is None or len(own) < limit:
-            own[case] = _entry(case) if part in GOLD else case
+            own[case] = _entry(case) if part in GOLD else groups.get(case, case)
     pooled = {case: cluster for part in GOLD for case, cluster in found.get(part, {}).items()}
     several = sum(part in GOLD for part in found) > 1
     return {**found, **({POOLED: pooled} if several else {})}
@@ -218,7 +257,7 @@ def _clusters(outcomes: Mapping[str, Outcomes], limit: int | None) -> dict[str, 
 
 def _order(key: tuple[str, str]) -> tuple[int, str, int, str]:
     part, case = key
-    parts = [*GOLD, ALL_TASKS]
+    parts = [*GOLD, ALL_TASKS, ALL_QUESTIONS]
     place = parts.index(part) if part in parts else len(parts)
     return place, part, _entry(case), case
 
@@ -283,9 +322,7 @@ def _parts(
                     for measure in own
                     if system in measure.values
                 },
-                "counts": next(
-                    (m.counts(system) for m in own if system in m.values and m.figure in ("gar", "acc")), None
-                ),
+                "counts": next((m.counts(system) for m in own if system in m.values and not m.mean), None),
                 **_agreement(outcomes[system], part, cases, seed),
             }
             for system in systems
@@ -316,7 +353,7 @@ def _system(system: System) -> Json:
         "arm": system.arm,
         "command": plan.command,
     }
-    if plan.command == "run bfcl":
+    if plan.command.startswith("run "):
         told |= {
             "server": (plan.upstream or {}).get(system.arm),
             "profile": (plan.profile or {}).get(system.arm),

@@ -33,8 +33,8 @@ Json = dict[str, Any]
 def command(*, shared: Shared, runs: tuple[str, ...], baseline: str | None, again: str | None) -> None:
     """Compare checkpoints and calibrations on the same cases: differences with intervals, and a page.
 
-    RUN is the folder of a bench calibrate, bench run bfcl, or bench score bfcl or tau2, all of one kind, with
-    a name before it if you like: NAME=DIR. Every arm in a folder is a system of its own.
+    RUN is the folder of a bench calibrate, bench run, or bench score bfcl or tau2, all of one kind, with a
+    name before it if you like: NAME=DIR. Every arm in a folder is a system of its own.
     """
     found = folders(runs)
     kind = found[0].kind

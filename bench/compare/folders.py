@@ -9,12 +9,14 @@ from bench.errors import InputError
 from bench.runs import Manifest, Record, check_done, read_manifest, read_records
 
 Json = dict[str, Any]
-Kind = Literal["decisions", "bfcl", "tau2"]
+Kind = Literal["decisions", "bfcl", "tau2", "replies", "when2call"]
 
 KINDS: Mapping[str, Kind] = {
     "calibrate": "decisions",
     "score bfcl": "bfcl",
     "run bfcl": "bfcl",
+    "run decisions": "replies",
+    "run when2call": "when2call",
     "score tau2": "tau2",
 }
 """What a comparison can be made of, by the command that wrote the folder."""
@@ -22,6 +24,8 @@ _FILES: Mapping[Kind, tuple[str, ...]] = {
     "decisions": ("result.json", "examples.jsonl", "replies.jsonl"),
     "bfcl": ("result.json", "records.jsonl"),
     "tau2": ("result.json", "records.jsonl"),
+    "replies": ("result.json", "records.jsonl"),
+    "when2call": ("result.json", "records.jsonl"),
 }
 
 

@@ -17,7 +17,12 @@ def published(kind: Kind) -> list[Json]:
     Rates are shares; a figure that the source does not print is absent or null.
     """
     data = _data()
-    return [{**row, **data["sources"][row["source"]]} for row in data[kind]]
+    rows = data.get("decisions" if kind == "replies" else kind, ())
+    return [
+        {**row, **data["sources"][row["source"]]}
+        for row in rows
+        if kind != "replies" or row["part"] == "whole replies"
+    ]
 
 
 @cache

@@ -28,6 +28,8 @@ _KINDS = {
     "decisions": "labelled decisions in the test split of every run",
     "bfcl": "BFCL cases; entry N of the multi-turn categories is one scenario",
     "tau2": "tau2 tasks, each by the mean of its trials",
+    "replies": "labelled decisions, by whole replies",
+    "when2call": "When2Call's questions, by whole replies",
 }
 
 
@@ -51,7 +53,11 @@ def sections(run: RunFolder, result: Result, drawn: Charts) -> list[Section]:
         found += [Section("Recall and accuracy", _parts(result))]
     return [
         *found,
-        Section("Published figures", _published(result["published"], drawn)),
+        *(
+            [Section("Published figures", _published(result["published"], drawn))]
+            if result["published"]
+            else []
+        ),
         Section("What this rests on", _provenance(run, result)),
     ]
 
@@ -226,9 +232,12 @@ def _parts(result: Result) -> str:
     tables = []
     for part, systems in result["parts"].items():
         names = [name for name in _READINGS if any(name in own for own in systems.values())]
-        heads = ["", *(_READINGS[name] for name in names), "GAR − Acc", "masking", "2x2", "counts"]
+        both = any("gar" in own for own in systems.values())
+        heads = ["", *(_READINGS[name] for name in names)]
+        heads += [*(["GAR − Acc", "masking", "2x2"] if both else []), "counts"]
         rows = [
-            [escape(system), *_recall(own, names), _five(own["counts"])] for system, own in systems.items()
+            [escape(system), *_recall(own, names, both=both), _five(own["counts"])]
+            for system, own in systems.items()
         ]
         called = [name for name in _RATES if any(name in own for own in systems.values())]
         rows_called = [
@@ -242,13 +251,17 @@ def _parts(result: Result) -> str:
     key = (
         "2x2: gold class emitted and passed, emitted and failed, missed and passed, missed and failed. "
         "Masking is Acc − GAR where positive: the grader passed cases whose action class was wrong. "
-        f"Counts: {', '.join(_COUNTS)}."
+        if any("gar" in own for systems in result["parts"].values() for own in systems.values())
+        else ""
     )
+    key += f"Counts: {', '.join(_COUNTS)}."
     return paragraph(key, "soft") + "".join(tables)
 
 
-def _recall(own: Json, names: Sequence[str]) -> list[str]:
+def _recall(own: Json, names: Sequence[str], *, both: bool) -> list[str]:
     rates = [cell(own[name]) if name in own else "–" for name in names]
+    if not both:
+        return rates
     if own["crosstab"] is None:
         return [*rates, f"–<small>{escape(own['difference_reason'])}</small>", "–", "–"]
     masking = per_cent(own["masking"]) if own["masking"] else "none"

@@ -88,7 +88,7 @@ async def generate(asked: Requests, records: RecordFile, dry: DryPass) -> None:
                     example = examples[case]
                     body = json.dumps(asked.body(arm, example), ensure_ascii=False)
                     answer = await server.chat(body, asked.headers(arm, example))
-                    gold = {"due": example.should_call, "gold": example.action}
+                    gold = {"due": example.should_call, "gold": example.action, "group": example.group}
                     record = {"arm": arm.name, "id": case, **gold, **replied(answer, example, asked.cues)}
                     records.append(f"{arm.name}/{case}", record)
                     _look(dry, record)

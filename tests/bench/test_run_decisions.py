@@ -92,6 +92,13 @@ def test_arms_are_compared_on_the_same_decisions(bench: Bench, tmp_path: Path) -
     page = (run / "report.html").read_text("utf-8")
     assert page.count("<details class=") == 16
     assert 'data-outcome="failed" data-part="call due" data-arm="off"' in page
+    # bench compare takes the arms as systems, and comes to the run's own differences.
+    compared = bench.document("compare", run)
+    rates = {claim["figure"]: claim for claim in compared["claims"] if not claim["mean"]}
+    for name, change in document["changes"]["retry"].items():
+        assert rates[name]["estimate"] == pytest.approx(change["estimate"])
+        assert rates[name]["test"]["p"] == pytest.approx(change["test"]["p"])
+    assert compared["parts"]["no call due"]["off"]["counts"]["unmeasurable"] == 1
 
 
 def log(run: Path) -> list[str]:

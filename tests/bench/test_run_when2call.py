@@ -196,7 +196,10 @@ def test_multiple_choice_asks_a_served_model_once_whatever_its_arms(bench: Bench
             "--arm",
             f"cut=profile={profile}",
         )
+        compared = bench.document("compare", bench.run)
     assert [each["arms"] for each in document["mcq"]] == [["off", "cut"]]
+    assert list(compared["parts"]) == ["all questions", "tool_call"]
+    assert compared["parts"]["all questions"]["cut"]["acc"]["estimate"] == 1
     assert model.completed == 1
     assert len(model.asked) == 2
     assert document["replies"]["changes"]["cut"]["estimate"] == 0
