@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def configured(folder: Path, upstream: int, plain: int, tls: int) -> Path:
+def configured(folder: Path, upstream: int, gone: int, plain: int, tls: int) -> Path:
     """deploy/nginx.conf with a certificate, addresses and places of this test's own."""
     run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
@@ -43,6 +43,7 @@ def configured(folder: Path, upstream: int, plain: int, tls: int) -> Path:
         "listen 80;": f"listen 127.0.0.1:{plain};",
         "listen 443 ": f"listen 127.0.0.1:{tls} ",
         "  server 127.0.0.1:8080 ": f"  server 127.0.0.1:{upstream} ",
+        "# server 10.0.0.2:8080": f"server 127.0.0.1:{gone}",
         "/etc/nginx/tls/": f"{folder}/",
         "/var/log/nginx/": f"{folder}/",
         "    server_tokens off;": "    server_tokens off;\n"
@@ -62,8 +63,8 @@ def configured(folder: Path, upstream: int, plain: int, tls: int) -> Path:
 @asynccontextmanager
 async def nginx(folder: Path, proxy: Seam) -> AsyncIterator[httpx.AsyncClient]:
     """A real nginx in front of a proxy, and a client of it that trusts its certificate."""
-    plain, tls = free_ports(2)
-    config = configured(folder, proxy.port, plain, tls)
+    gone, plain, tls = free_ports(3)
+    config = configured(folder, proxy.port, gone, plain, tls)
     run(NGINX, "-t", "-q", "-e", folder / "error.log", "-c", config)
     process = await asyncio.create_subprocess_exec(
         NGINX, "-e", str(folder / "error.log"), "-c", str(config), "-g", "daemon off;", stderr=DEVNULL
@@ -115,6 +116,18 @@ async def test_a_client_that_leaves_ends_the_query(tmp_path: Path) -> None:
             async for _ in answer.aiter_bytes():
                 break
         await upstream.until(lambda u: len(u.left) == 1, seconds=60)
+
+
+async def test_a_proxy_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    async with (
+        Upstream([said("Hello.")], repeat_last=True) as upstream,
+        seam(tmp_path, upstream.url) as proxy,
+        nginx(tmp_path, proxy) as client,
+    ):
+        statuses = [(await client.post(CHAT, json=chat())).status_code for _ in range(6)]
+        assert statuses == [200] * 6
+        assert len(upstream.requests) == 6  # each once
+    assert "Connection refused" in (tmp_path / "error.log").read_text()
 
 
 async def test_replies_headers_and_errors_pass_and_the_pages_are_the_operators(tmp_path: Path) -> None:
