@@ -4,12 +4,14 @@ PIP_FLAGS ?= --quiet --disable-pip-version-check
 PY := .venv/bin/python
 # The marks of tests that need more than .venv.
 REAL := server or clients or benchmarks
+# What needs torch, and is skipped where that isn't.
+TORCH := tests/vllm tests/bench/test_lab_training.py
 # Hundreds of tests start processes of their own, and a loaded machine may starve one of them. A test that
 # fails twice in a row has failed; one that passed at the second try is counted in the last line.
 AGAIN := --reruns 1
 
 .DEFAULT_GOAL := check
-.PHONY: check lint types quick clients test environments run run-once clean
+.PHONY: check lint types quick clients test environments all-environments run run-once clean
 
 # Proxy, bench and tests.
 .venv/.made: pyproject.toml
@@ -65,13 +67,17 @@ quick: .venv/.made
 check: lint types quick
 
 # Everything, the real vLLM server and real clients included; what it starts it stops.
-test: .venv/.made .venv-vllm/.made .venv-bfcl/.made clients
+test: all-environments
 	@$(PY) -m pytest -q -n 4 $(AGAIN) -m 'not ($(REAL))'
+	@.venv-vllm/bin/python -m pytest -q $(AGAIN) $(TORCH)
 	@$(PY) -m pytest -q $(AGAIN) -m '$(REAL)'
 
 # Side by side, since pip uses one core.
 environments:
 	@$(MAKE) --silent --no-print-directory -j2 .venv/.made .venv-vllm/.made
+
+all-environments:
+	@$(MAKE) --silent --no-print-directory -j2 .venv-vllm/.made .venv/.made .venv-bfcl/.made clients
 
 # The lab model behind vLLM, the proxy in front, two sample requests; ARGS="--port 8090" and the like.
 run: environments
