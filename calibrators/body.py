@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 _decode = json.JSONDecoder().raw_decode
 _SPACE = " \t\n\r"
+MEMBERS = 10_000
+"""Members that an object may have, each of which costs a step of Python; requests have a few dozen."""
 
 
 class NotAnObject(ValueError):
@@ -47,7 +49,8 @@ class Body:
         """Read an object and the spans of its members.
 
         Raises:
-            NotAnObject: the text is no JSON, another JSON value, or nested beyond what a parser takes.
+            NotAnObject: the text is no JSON, another JSON value, nested beyond what a parser takes, or of
+                more than MEMBERS members.
         """
         try:
             fields, spans = _members(text)
@@ -184,6 +187,8 @@ def _members(text: str) -> tuple[dict[str, Any], tuple[Span, ...]]:
             if text[at] == "}":
                 at += 1
                 break
+            if len(spans) == MEMBERS:
+                raise ValueError(f"more than {MEMBERS} members")
             if text[at] != ",":
                 raise ValueError(f"',' is due at {at}")
             at = _skip(text, at + 1)

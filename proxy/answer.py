@@ -26,7 +26,7 @@ from proxy.held import Held
 _CHUNK_HEAD = ("id", "object", "created", "model", "system_fingerprint")
 
 DECODED_LIMIT = 256 * 2**20
-"""The most that one reply may hold, decoded, to be read: a bound against decompression bombs."""
+"""The most that one reply may hold, also decoded, to be read: a bound against decompression bombs."""
 
 
 class Clock:
@@ -219,8 +219,12 @@ class Answer:
 
     async def _read_document(self) -> None:
         chunks: list[bytes] = []
+        size = 0
         while (chunk := await self._chunk()) is not None:
             chunks.append(chunk)
+            size += len(chunk)
+            if size > DECODED_LIMIT:
+                raise Unreachable(f"the upstream's answer has more than {DECODED_LIMIT} bytes")
         if self.broken:
             raise self.broken
         self.clock.first_came()

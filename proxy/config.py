@@ -220,6 +220,8 @@ class Limits(Section):
     """Until request line and headers have come, from the connection on or from their first byte."""
     body_seconds: Seconds = 120.0
     """Until the body has come."""
+    json_values: Annotated[int, Field(gt=0)] = 1_000_000
+    """JSON values in a request that is read; their number, not their length, is what reading costs."""
     tools: Annotated[int, Field(gt=0)] = 1024
     """Tools that a request may offer."""
     concurrency: Annotated[int, Field(gt=0)] | None = None

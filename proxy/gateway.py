@@ -95,6 +95,7 @@ class Gateway:
         )
         dialect = DIALECTS.get(path)
         if dialect is not None and request.method == "POST":
+            _check_size(raw, settings.config.limits.json_values)
             body = parse_body(raw)
             if body is not None:
                 await serve_calibrated(self._runtime, request, body, dialect, client)
@@ -140,6 +141,16 @@ async def _pass_back(response: Response, client: Client, request_id: str) -> Non
     while (piece := await response.piece()) is not None:
         await client.write(piece)
     await client.end()
+
+
+def _check_size(raw: bytes, most: int) -> None:
+    """Refuse a body whose reading would keep every other client waiting for seconds.
+
+    Raises:
+        BadRequest
+    """
+    if len(raw) > most and sum(map(raw.count, (b",", b"[", b"{"))) > most:
+        raise BadRequest(f"the body may hold more than {most} JSON values (limits.json_values)")
 
 
 def _is_documented(path: str) -> bool:

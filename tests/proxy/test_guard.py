@@ -4,6 +4,7 @@ Time is not waited for: the test tells the guard that it has passed.
 """
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -314,3 +315,35 @@ async def test_a_case_that_is_no_plain_word_is_a_400(tmp_path: Path) -> None:
         for case in ("x" * 257, "a\tb"):
             assert (await proxy.chat(headers={"X-Case-Id": case})).status == 400
         assert (await proxy.chat(headers={"X-Case-Id": "x" * 256})).status == 200
+
+
+async def test_a_body_that_takes_seconds_to_read_is_a_400(tmp_path: Path) -> None:
+    config = {"limits": {"json_values": 1000}}
+    async with Upstream([said("Hello.")] * 2) as upstream, seam(tmp_path, upstream.url, config) as proxy:
+        for filling in ("[" * 600 + "]" * 600 + ",0" * 600, "{},[]," * 300):
+            body = f'{{"model":"m","messages":[],"x":[{filling}0]}}'.encode()
+            told = await proxy.ask(CHAT, method="POST", body=body)
+            assert (told.status, "limits.json_values" in told.error["message"]) == (400, True)
+        long = chat(messages=[{"role": "user", "content": "word " * 10_000}])
+        assert (await proxy.ask(CHAT, method="POST", body=compact(long))).status == 200
+
+
+async def test_an_object_of_very_many_members_is_the_servers_to_read(tmp_path: Path) -> None:
+    body = b'{"model":"m",' + b",".join(b'"%d":0' % number for number in range(20_000)) + b"}"
+    async with Upstream([PLAIN]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        assert (await proxy.ask(CHAT, method="POST", body=body)).body == b"as it came"
+        assert upstream.requests[0].body == body
+
+
+async def test_a_reply_that_unpacks_to_more_than_can_be_held_passes_as_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.answer.DECODED_LIMIT", 100_000)
+    bomb = gzip.compress(b'{"choices":[' + b" " * 10_000_000 + b"]}")
+    packed = Reply(body=bomb, headers={"Content-Encoding": "gzip"})
+    large = Reply(body=b" " * 200_000)
+    async with Upstream([packed, large]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        answer = await proxy.chat(headers={"Accept-Encoding": "gzip"})
+        assert (answer.status, answer.body) == (200, bomb)
+        assert (await proxy.records(1))[0]["action"] is None
+        assert (await proxy.chat()).error["code"] == "upstream_unreachable"
