@@ -123,7 +123,7 @@ def states(
 
 def listed(title: str, description: str, expr: str, *columns: str, span: int = 12) -> table.Panel:
     """A table of series as they are now, one column a label."""
-    panel = table.Panel()
+    panel = table.Panel().show_header(True).frame_index(0)
     asking = _query(Query(expr, "__auto"), "A").instant().format(PromQueryFormat.TABLE)
     options = {
         "excludeByName": {"Time": True, "Value": True},
@@ -171,5 +171,7 @@ class _Event(models.AnnotationQuery):
     title: str
 
     def to_json(self) -> dict[str, object]:
+        # Grafana asks what `target` says; its editor before 12 shows the fields beside it.
+        asked = {"expr": self.expr, "interval": "60s", "refId": "Anno"}
         own = {"titleFormat": self.title, "textFormat": "", "tagKeys": "", "step": "60s"}
-        return {**super().to_json(), **own}
+        return {**super().to_json(), "target": asked, **own}

@@ -458,3 +458,10 @@ def _records() -> Iterator[Panel]:
         "short",
         Query("count by (version) (seam_build_info)", "{{version}}"),
     )
+    yield lines(
+        "Workers started",
+        "Processes that began to serve, in the time between two points; on and on: they keep dying.",
+        "short",
+        Query("sum by (instance) (increase(seam_worker_starts_total[$__rate_interval]))", "{{instance}}"),
+        span=24,
+    )

@@ -14,7 +14,7 @@ import signal
 import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -185,13 +185,19 @@ class Watched:
                 found[_labels(series["metric"])] = known[-1]
         return found
 
-    async def answered(self, query: Query) -> Answered:
-        """What Prometheus has for a query, as soon as it has anything."""
-        expr = filled(query.expr)
-        try:
-            return Answered(query, await _until(lambda: self.newest(expr), bool))
-        except TimeoutError:
-            return Answered(query, {})
+    async def answered(self, queries: Sequence[Query]) -> Sequence[Answered]:
+        """What Prometheus has for each query: as soon as it has something for all, or when patience ends."""
+        values: dict[str, Mapping[str, float]] = {}
+
+        async def missing() -> Sequence[str]:
+            for expr in {filled(query.expr) for query in queries} - values.keys():
+                if found := await self.newest(expr):
+                    values[expr] = found
+            return [query.where for query in queries if filled(query.expr) not in values]
+
+        with suppress(TimeoutError):
+            await _until(missing, lambda names: not names)
+        return [Answered(query, values.get(filled(query.expr), {})) for query in queries]
 
     async def rules(self) -> list[dict[str, Any]]:
         """Every rule as Prometheus runs it: its name, type, health, and of an alert the state."""
@@ -279,4 +285,4 @@ async def _prometheus(folder: Path, target: int) -> AsyncIterator[httpx.AsyncCli
 async def evaluated(folder: Path) -> Sequence[Answered]:
     """Every query of every panel and rule, and what Prometheus returned."""
     async with watched(folder) as both:
-        return [await both.answered(query) for query in (*panel_queries(), *rule_queries())]
+        return await both.answered([*panel_queries(), *rule_queries()])

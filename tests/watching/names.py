@@ -54,6 +54,13 @@ def recorded_in(expr: str) -> set[str]:
     return set(re.findall(r"\w+:seam_\w+:\w+", expr))
 
 
+def selectors_in(expr: str) -> set[str]:
+    """The series that a query selects: each has to exist, which `or 0 * …` would hide of the whole."""
+    return {
+        found[0] for found in re.finditer(r"(?:\w+:)?\b(?:seam_\w+|ALERTS|up)(?::\w+)?(?:\{[^}]*\}|\b)", expr)
+    }
+
+
 def rules() -> list[Mapping[str, Any]]:
     """Every recording and alert rule, in order."""
     files = (PROMETHEUS / "recording.yaml", PROMETHEUS / "alerts.yaml")
@@ -97,5 +104,5 @@ def panel_queries() -> list[Query]:
         for panel in panels(dashboard):
             found += [Query(f"{name}: {panel['title']} {t['refId']}", t["expr"]) for t in panel["targets"]]
         told = dashboard["annotations"]["list"]
-        found += [Query(f"{name}: annotation {each['name']}", each["expr"]) for each in told]
+        found += [Query(f"{name}: annotation {each['name']}", each["target"]["expr"]) for each in told]
     return found

@@ -98,6 +98,9 @@ def test_changes_of_profiles_configuration_and_version_are_marked() -> None:
     marks = {each["name"]: each["expr"] for each in BOARD["annotations"]["list"]}
     assert list(marks) == ["Profiles", "Reloads", "Versions"]
     named = ("seam_profile_info", "seam_config_reloads", "seam_build_info")
+    for mark in BOARD["annotations"]["list"]:
+        assert mark["target"]["expr"] == mark["expr"]
+        assert mark["titleFormat"]
     for name, expr in zip(named, marks.values(), strict=True):
         assert named_in(expr) == {name}
 
