@@ -47,6 +47,9 @@ _REQUEST = {
 }
 
 
+_OF_RECORD = ("client", "turn", "request_id", "profile", "bias", "applied")
+
+
 def require_opentelemetry() -> None:
     """Check that the extra is installed.
 
@@ -193,7 +196,7 @@ def _of_reply(sitting: "Sitting", base: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: value for name, value in fields.items() if isinstance(value, int | float)},
         "gen_ai.conversation.id": base["case_id"],
-        **{f"seam.{key}": base[key] for key in ("turn", "request_id", "profile", "bias", "applied")},
+        **{f"seam.{key}": base[key] for key in _OF_RECORD},
     }
 
 
