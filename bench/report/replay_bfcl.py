@@ -24,12 +24,12 @@ _RATES = {
 _LOOPS = {
     "calls_per_turn": "calls a turn",
     "loop_at_3": "loop@3",
-    "max_step_hits": "at the step cap",
-    "repeated_calls": "repeated calls",
-    "non_tool_final": "turns that end in text",
-    "unparsable_calls": "unparsable calls",
-    "required_turn_coverage": "due turns with a call",
-    "empty_turn_no_call": "empty turns without one",
+    "max_step_hits": "step cap",
+    "repeated_calls": "repeated",
+    "non_tool_final": "end in text",
+    "unparsable_calls": "unparsable",
+    "required_turn_coverage": "due, called",
+    "empty_turn_no_call": "empty, not called",
 }
 
 
@@ -161,9 +161,12 @@ def _loops(result: Json) -> str:
     caps = ", ".join(
         sorted({str(each["loops"]["max_steps"]) for m in result["models"] for each in m["categories"]})
     )
-    return table("Turns and calls.", ["", *_LOOPS.values()], rows) + paragraph(
-        f"Step cap of a turn: {caps}; figures of runs with another cap do not compare.", "soft"
+    key = (
+        "Of calls: repeated, unparsable; of turns: all else. Due, called: turns whose ground truth has a call "
+        "in which one was made; empty, not called: turns without one in which none was. "
+        f"Step cap of a turn: {caps}; figures of runs with another cap do not compare."
     )
+    return table("Turns and calls.", ["", *_LOOPS.values()], rows) + paragraph(key, "soft")
 
 
 def _loop(loops: Json, name: str) -> str:
