@@ -162,8 +162,8 @@ def _loops(result: Json) -> str:
         sorted({str(each["loops"]["max_steps"]) for m in result["models"] for each in m["categories"]})
     )
     key = (
-        "Of calls: repeated, unparsable; of turns: all else. Due, called: turns whose ground truth has a call "
-        "in which one was made; empty, not called: turns without one in which none was. "
+        "Of calls: repeated, unparsable; of turns: all else. Due, called: turns whose ground truth has a "
+        "call in which one was made; empty, not called: turns without one in which none was. "
         f"Step cap of a turn: {caps}; figures of runs with another cap do not compare."
     )
     return table("Turns and calls.", ["", *_LOOPS.values()], rows) + paragraph(key, "soft")
