@@ -235,10 +235,10 @@ def filled(expr: str) -> str:
 
 
 @asynccontextmanager
-async def watched(folder: Path) -> AsyncIterator[Watched]:
+async def watched(folder: Path, workers: int = 1) -> AsyncIterator[Watched]:
     """Both processes under both rounds of traffic, with a reload that is taken and one that is refused."""
     replies = [reply for scene in (*FIRST, *SECOND) for reply in scene.replies]
-    lost = {"decisions": {"path": str(folder / "none" / "decisions.jsonl")}}
+    lost = {"decisions": {"path": str(folder / "none" / "decisions.jsonl")}, "listen": {"workers": workers}}
     async with Upstream(replies, lists=["m"]) as upstream:
         config = written(folder, upstream.url, {**CONFIG, **lost}, PROFILES)
         began = time.time()
@@ -282,7 +282,7 @@ async def _prometheus(folder: Path, target: int) -> AsyncIterator[httpx.AsyncCli
         await reading
 
 
-async def evaluated(folder: Path) -> Sequence[Answered]:
+async def evaluated(folder: Path, workers: int) -> Sequence[Answered]:
     """Every query of every panel and rule, and what Prometheus returned."""
-    async with watched(folder) as both:
+    async with watched(folder, workers) as both:
         return await both.answered([*panel_queries(), *rule_queries()])

@@ -1,9 +1,10 @@
-"""`python -m tests.watching.table`: every query of deploy/ with what a real Prometheus returned for it.
+"""`python -m tests.watching.table [--workers N]`: every query of deploy/ with what Prometheus returned for it.
 
 Starts Prometheus and a proxy, sends mixed traffic (tests/watching/live.py), and prints one block a query:
 where it stands, the query, and the newest number of each of its series. Exit code 1 where one has no data.
 """
 
+import argparse
 import asyncio
 import sys
 import tempfile
@@ -25,8 +26,11 @@ def block(answered: Answered) -> str:
 
 def main() -> int:
     """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.watching.table")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the proxy (default 1)")
+    workers = parser.parse_args().workers
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(evaluated(Path(folder)))
+        found = asyncio.run(evaluated(Path(folder), workers))
     for answered in found:
         print(block(answered))
     empty = [answered.query.where for answered in found if not answered.values]
