@@ -2,15 +2,19 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from bench.calibrate import asking
+from bench.decisions.benchmarks import WHEN2CALL
+from bench.decisions.example import Example
+from bench.run.when2call.command import Question, drawn
 from bench.run.when2call.figures import LABELS, macro_f1
 from bench.run.when2call.mcq import Likelihood, chosen
 from tests.bench.answering import TOOL, Answering, Json, call
@@ -222,6 +226,25 @@ def test_a_file_that_is_none_and_a_server_that_shows_no_tokens_are_told_in_a_lin
     assert shown.value.code == 1
 
 
+@settings(deadline=None, database=None)
+@given(st.lists(st.sampled_from(LABELS), max_size=30), st.integers(1, 40), st.integers())
+def test_a_limit_is_shared_among_the_labels(labels: list[str], limit: int, seed: int) -> None:
+    questions: list[Question] = [
+        (Example(str(n), "s", str(n), label == "tool_call", action=WHEN2CALL[label]), {})
+        for n, label in enumerate(labels)
+    ]
+    kept = [example for example, _ in drawn(questions, limit, seed)]
+    assert len(kept) == min(limit, len(labels))
+    assert [int(example.id) for example in kept] == sorted(int(example.id) for example in kept)
+    counts = Counter(example.action for example in kept)
+    least = min(
+        (counts[WHEN2CALL[each]] for each in labels if counts[WHEN2CALL[each]] < labels.count(each)),
+        default=None,
+    )
+    assert least is None or max(counts.values()) <= least + 1
+
+
+@settings(deadline=None, database=None)
 @given(st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS)), min_size=1, max_size=40))
 def test_macro_f1_is_scikit_learns(pairs: list[tuple[str, str]]) -> None:
     gold, picked = zip(*pairs, strict=True)
@@ -234,6 +257,7 @@ def test_macro_f1_is_scikit_learns(pairs: list[tuple[str, str]]) -> None:
     assert macro_f1(np.array([sums], float))[0] == pytest.approx(expected)
 
 
+@settings(deadline=None, database=None)
 @given(st.lists(st.floats(-100, -0.01), min_size=4, max_size=4), st.integers(1, 200))
 def test_answers_of_one_length_are_chosen_alike_by_either_reading(sums: list[float], length: int) -> None:
     found = {label: Likelihood(each, length, length) for label, each in zip(LABELS, sums, strict=True)}

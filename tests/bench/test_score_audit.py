@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
@@ -137,6 +137,7 @@ actions = st.sampled_from([*Action])
 turns = st.lists(st.lists(st.builds(emission, actions), max_size=3), max_size=5)
 
 
+@settings(deadline=None, database=None)
 @given(turns, st.sampled_from(["base", "long_context", "miss_func", "miss_param"]), st.booleans())
 def test_on_time_is_in_time_and_only_passed_cases_are_masked(
     case: list[list[Emission]], category: str, passed: bool
@@ -149,6 +150,7 @@ def test_on_time_is_in_time_and_only_passed_cases_are_masked(
         assert told["B4"] == told["B1a"]
 
 
+@settings(deadline=None, database=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=60))
 def test_kappa_is_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     one, two = zip(*pairs, strict=True)

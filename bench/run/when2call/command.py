@@ -3,7 +3,9 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import click
@@ -33,6 +35,8 @@ from bench.score.table import rate_text
 from proxy.upstream import base_url
 
 Json = dict[str, Any]
+Question = tuple[Example, dict[str, str]]
+"""With its answers by label."""
 
 READINGS = {"by_length": True, "plain": False}
 """How the likeliest answer is found: over its characters (upstream's acc_norm), or not (acc, F1)."""
@@ -76,7 +80,7 @@ class Wanted(NamedTuple):
               help="Of a reply.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1), default=16, show_default=True, metavar="N",
               help="Requests in flight at most; fewer while the server pushes back.")  # fmt: skip
-@shared_options(limit="Only the first N questions.")
+@shared_options(limit="At most N questions, drawn evenly over the labels.")
 def command(
     *,
     shared: Shared,
@@ -92,7 +96,7 @@ def command(
     Replies go through the proxy and are classified. Multiple choice asks each served model once, without the
     proxy, since no calibration acts on given answers.
     """
-    questions = when2call_answers(file)[: shared.limit]
+    questions = drawn(when2call_answers(file), shared.limit, shared.seed)
     if not questions:
         raise InputError("holds no question", where=str(file), mend="give When2Call's mcq or llm_judge file")
     wanted = Wanted(
@@ -110,6 +114,22 @@ def command(
     with RunFolder.open(shared.folder("run-when2call"), _plan(shared, wanted)) as run:
         result = result_of(run.path) if run.done else _run(run, wanted, shared.seed)
     shared.show(result, lambda: summary(result, run.path))
+
+
+def drawn(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
+    """At most `limit` questions, as many of each label as there are of any, in their order.
+
+    Not the first ones: upstream's files are sorted by label.
+    """
+    if limit is None or len(questions) <= limit:
+        return list(questions)
+    by_label: dict[str | None, list[int]] = {}
+    for place, (example, _) in enumerate(questions):
+        by_label.setdefault(example.action, []).append(place)
+    for places in by_label.values():
+        Random(f"{seed}:when2call").shuffle(places)
+    turns = (place for each in zip_longest(*by_label.values()) for place in each if place is not None)
+    return [questions[place] for place in sorted(islice(turns, limit))]
 
 
 def _plan(shared: Shared, wanted: Wanted) -> Plan:
