@@ -34,6 +34,8 @@ from calibrators.drift import MINIMUM
 from proxy.errors import ConfigError
 
 ENV_PREFIX = "SEAM_"
+LONGEST_NAME = 80
+"""Characters of a name that are looked at to find what it may have meant; looking takes their square."""
 CONFIG_VARIABLE = "SEAM_CONFIG_FILE"
 """Names the file itself (cli.py), and so is no setting in it."""
 
@@ -449,7 +451,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _nearest(word: str, words: Iterable[str]) -> str:
     words = list(words)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
+    close = difflib.get_close_matches(word[:LONGEST_NAME], words, n=1, cutoff=0.0)
     return close[0] if close else "none"
 
 

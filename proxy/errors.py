@@ -20,6 +20,14 @@ SeamError
 import json
 from typing import ClassVar
 
+_LONGEST = 2000
+"""Characters of an error's message."""
+
+
+def printable(text: str) -> str:
+    r"""Text without what could begin a line or steer a terminal; such characters show as `\x1b`."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
 
 class SeamError(Exception):
     """Anything that Seam reports in its own words."""
@@ -38,7 +46,7 @@ class HttpError(SeamError):
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = printable(message[:_LONGEST])  # it may quote what a client or a server wrote
         self.param = param
         self.retry_after = retry_after
 

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from proxy.config import Logging
+from proxy.errors import printable
 
 current_request: ContextVar[str | None] = ContextVar("current_request", default=None)
 """The id of the request that is being answered; None for what concerns the whole process."""
@@ -51,11 +52,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
         return json.dumps(told)  # ASCII alone: no line ends, nothing that steers a terminal
-
-
-def printable(text: str) -> str:
-    r"""Text without what could begin a line or steer a terminal; such characters show as `\x1b`."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def set_up_logging(settings: Logging) -> None:

@@ -9,12 +9,14 @@ from pydantic import ValidationError
 
 from calibrators.body import Body
 from calibrators.probes import Marked
-from proxy.config import Config, explain
+from proxy.config import LONGEST_NAME, Config, explain
 from proxy.errors import BadSelection
 from proxy.profiles import BiasSetting, Inline, Profile
 
 OFF = "off"
 INLINE = "inline"
+_MEMBERS = 100
+"""Of a calibration object, each of which may be a mistake to be told."""
 
 
 class Named(NamedTuple):
@@ -133,10 +135,10 @@ def menu(profiles: Mapping[str, Profile], allowed: Collection[str] | None) -> Me
 
 def _by_name(name: str, offered: Menu, param: str) -> Pick:
     if name not in offered:
-        near = difflib.get_close_matches(name, offered, n=1)
+        near = difflib.get_close_matches(name[:LONGEST_NAME], offered, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadSelection(
-            f"no calibration {name[:80]!r}; valid names: {', '.join(offered)}{hint}", param=param
+            f"no calibration {name[:LONGEST_NAME]!r}; valid names: {', '.join(offered)}{hint}", param=param
         )
     return Pick(name, offered[name], explicit_off=name == OFF)
 
@@ -144,6 +146,8 @@ def _by_name(name: str, offered: Menu, param: str) -> Pick:
 def _inline(value: Any, allowed: bool) -> Inline:
     if not isinstance(value, Mapping):
         raise BadSelection("calibration must be a profile's name or an object", param="calibration")
+    if len(value) > _MEMBERS:
+        raise BadSelection(f"calibration has more than {_MEMBERS} members", param="calibration")
     if not allowed:
         raise BadSelection(
             "the operator allows calibrations by name only, not as objects", param="calibration"

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from proxy.errors import ConfigError
-from proxy.program_log import printable
+from proxy.errors import ConfigError, printable
 
 Record = Mapping[str, Any]
 
