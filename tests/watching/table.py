@@ -1,4 +1,4 @@
-"""`python -m tests.watching.table [--workers N]`: every query of deploy/ with what Prometheus returned for it.
+"""`python -m tests.watching.table [--workers N]`: each query of deploy/ with what Prometheus returned for it.
 
 Starts Prometheus and a proxy, sends mixed traffic (tests/watching/live.py), and prints one block a query:
 where it stands, the query, and the newest number of each of its series. Exit code 1 where one has no data.
