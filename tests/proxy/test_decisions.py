@@ -269,3 +269,15 @@ async def test_an_error_of_the_servers_is_recorded_without_a_class(tmp_path: Pat
         first, second = await proxy.records(2)
         assert (first["status"], first["outcome"], first["action"]) == (400, "upstream_error", None)
         assert (second["status"], second["outcome"], second["action"]) == (200, "upstream_error", None)
+
+
+def test_two_writers_lose_no_record_where_both_find_the_file_full(tmp_path: Path) -> None:
+    settings = Decisions(path=tmp_path / "log.jsonl", max_bytes=2_000, keep=1_000)
+    logs = [DecisionLog(settings, lambda: None) for _ in range(2)]
+    for number in range(100):  # by turns, as two workers would
+        for log in logs:
+            log._write([{"number": number, "filler": "x" * 300}])
+    files = [path for path in tmp_path.iterdir() if path.name.startswith("log.jsonl")]
+    numbers = [json.loads(line)["number"] for path in files for line in path.read_text().splitlines()]
+    assert sorted(numbers) == sorted([*range(100)] * 2)
+    assert max(path.stat().st_size for path in files) < 3_000
