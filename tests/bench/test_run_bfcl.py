@@ -142,6 +142,11 @@ def test_what_is_killed_goes_on_and_an_over_caller_is_masked_unless_its_calls_ar
     assert [record["queries"] for record in records] == [record["replies"] for record in records]
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (manifest["state"], len(manifest["sessions"])) == ("done", 2)
+    # The audit looks at turn 0, where the first three call as they should and the fourth as it should not;
+    # once they are offered, three call the missing functions.
+    audit = bench.document("score", "audit", tmp_path / "run", "--model", "off")
+    rates = audit["rates"]["multi_turn_miss_func"]
+    assert [rates[name]["hits"] for name in ("B1a", "B1b", "B3", "B4", "B5")] == [0, 1, 3, 0, 3]
 
 
 def _kill_after(rows: int, command: list[str], out: Path) -> list[str]:
