@@ -37,6 +37,7 @@ def requests(folder: Path, count: int = 9) -> Path:
     return write(folder, {"mine.jsonl": rows}) / "mine.jsonl"
 
 
+@pytest.mark.whole
 def test_rates_rest_on_whole_replies_and_what_has_no_class_is_counted_apart(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_rates_rest_on_whole_replies_and_what_has_no_class_is_counted_apart(
     assert all((body["temperature"], body["max_tokens"]) == (0, 512) for body in model.asked)
 
 
+@pytest.mark.whole
 def test_arms_are_compared_on_the_same_decisions(bench: Bench, tmp_path: Path) -> None:
     """CRI asks again where a call names a tool that was not offered: q2, at least."""
     profile = tmp_path / "retry.yaml"
@@ -105,6 +107,7 @@ def log(run: Path) -> list[str]:
     return (run / "proxy-1" / "decisions.jsonl").read_text().splitlines()
 
 
+@pytest.mark.whole
 def test_a_run_whose_first_cases_all_fail_ends_with_the_servers_words(bench: Bench, tmp_path: Path) -> None:
     model = Answering(too_long=frozenset(f"q{n}" for n in range(9)))
     with running(model) as url, pytest.raises(Shown, match="the prompt is too long") as shown:

@@ -94,6 +94,7 @@ def test_the_likeliest_answer_is_found_by_length_and_as_it_is(bench: Bench, tmp_
     }  # fmt: skip
 
 
+@pytest.mark.whole
 def test_replies_count_by_what_they_do(bench: Bench, tmp_path: Path) -> None:
     says: dict[str, Json | str] = {
         "Question a?": call(),
@@ -151,6 +152,7 @@ def test_replies_count_by_what_they_do(bench: Bench, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.whole
 def test_a_server_that_goes_away_is_one_line_and_what_is_there_is_not_asked_again(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_server_that_goes_away_is_one_line_and_what_is_there_is_not_asked_agai
     assert len(model.asked) == 8
 
 
+@pytest.mark.whole
 def test_multiple_choice_asks_a_served_model_once_whatever_its_arms(bench: Bench, tmp_path: Path) -> None:
     likes = {ANSWERS["direct"]: -1.0, CALL: -0.2, ANSWERS["request_for_info"]: -0.6,
              ANSWERS["cannot_answer"]: -0.8}  # fmt: skip
