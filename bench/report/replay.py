@@ -139,7 +139,7 @@ def _costs(tried: Sequence[Tried], records: Sequence[Json]) -> list[Section]:
     rows = [
         [
             escape(arm),
-            *(number(sum(record[name] or 0 for record in own) / len(own)) for name in names),
+            *(_mean([record[name] or 0 for record in own]) for name in names),
             str(len(own)),
         ]
         for arm, own in arms.items()
@@ -148,6 +148,11 @@ def _costs(tried: Sequence[Tried], records: Sequence[Json]) -> list[Section]:
         return []
     heads = ["", *(_COSTS[name] for name in names), "cases"]
     return [Section("What it took", table("Means a case, by the decision log.", heads, rows))]
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"{mean:,.0f}" if mean >= 1000 else number(mean)
 
 
 def _provenance(run: RunFolder, result: Json, kind: Kind) -> str:

@@ -102,14 +102,22 @@ def _recall(result: Json, drawn: Sequence[Chart]) -> str:
     captions = {chart.name: "95 % intervals." for chart in drawn}
     shown = paragraph(said, "soft") + figures({chart.name: chart for chart in drawn}, captions)
     probed = any((told or {}).get("outcomes") for told in result["probes"].values())
-    tables = [
-        table(
-            f"{_sentence(own[0][1])}.",
-            _heads(_names(own, probed=probed)),
-            [_row(arm, each, _names(own, probed=probed)) for arm, each in own],
+    if len(result["models"]) == 1:
+        (model,) = result["models"]
+        groups = {"By category.": [(_short(each), each) for each in model["categories"]]}
+    else:
+        groups = {f"{_sentence(own[0][1])}.": own for own in _by_category(result)}
+    tables = []
+    for caption, own in groups.items():
+        names = _names(own, probed=probed)
+        tables.append(table(caption, _heads(names), [_row(label, each, names) for label, each in own]))
+        reasons = dict.fromkeys(
+            f"{label}: {_RATES[name]} is not measurable: {each[f'{name}_reason']}."
+            for label, each in own
+            for name in names
+            if each[name] is None and name != "gar_at_gold_turn"
         )
-        for own in _by_category(result)
-    ]
+        tables += [paragraph(reason, "soft") for reason in reasons]
     key = (
         "2x2: gold class emitted and passed, emitted and failed, missed and passed, missed and failed. "
         f"Counts: {', '.join(_COUNTS)}."
@@ -143,10 +151,10 @@ def _row(arm: str, each: Json, names: Sequence[str]) -> list[str]:
 
 
 def _rate(each: Json, name: str) -> str:
-    """A rate, below 20 cases the counts first (rigor.md 3), or why it has none."""
+    """A rate, below 20 cases the counts first (rigor.md 3)."""
     figure = each[name]
     if figure is None:
-        return f'–<small class="why">{escape(each[f"{name}_reason"])}</small>'
+        return f'<span title="{escape(each[f"{name}_reason"])}">–</span>'
     shown = cell(figure)
     return f"{figure['hits']}/{figure['of']} {shown}" if figure["of"] < _FEW else shown
 
