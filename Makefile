@@ -5,7 +5,7 @@ PY := .venv/bin/python
 # The marks of tests that need more than .venv.
 REAL := server or clients or benchmarks
 # What needs torch, and is skipped where that isn't.
-TORCH := tests/vllm tests/bench/test_lab_training.py
+TORCH := tests/vllm tests/train tests/bench/test_lab_training.py
 # Hundreds of tests start processes of their own, and a loaded machine may starve one of them. A test that
 # fails twice in a row has failed; one that passed at the second try is counted in the last line.
 AGAIN := --reruns 1
@@ -115,3 +115,20 @@ lab-publish: .venv-vllm/.made
 	@-.venv-vllm/bin/python -m bench.lab.evaluate --split test --adapter $(LAB_ADAPTER) \
 	    --record $(LAB_ADAPTER)/record.json $(if $(LAB_SERVER),--server $(LAB_SERVER))
 	@.venv-vllm/bin/python -m bench.lab.publish --adapter $(LAB_ADAPTER)
+
+# The paper's comparison in small: both teachers, then the vanilla and the union student; docs/training.md.
+# Each goes on where it was killed, and one that is done is not trained again.
+.PHONY: lab-quick
+LAB_COMPARED := .cache/lab/compared
+LAB_TRAIN = OMP_NUM_THREADS=2 .venv/bin/bench train --base .cache/lab/lab --data $(LAB_COMPARED)/data.jsonl \
+    --max-tokens 32 --max-prompt 256 --seed $(LAB_SEED)
+LAB_TAUGHT = --tool-teacher $(LAB_COMPARED)/tool-teacher/adapter \
+    --response-teacher $(LAB_COMPARED)/response-teacher/adapter --steps 60
+lab-quick: .venv/.made .venv-vllm/.made
+	@.venv-vllm/bin/python -m bench.lab.merge >/dev/null
+	@test -e .cache/lab/data/train.jsonl || .venv-vllm/bin/python -m bench.lab.data
+	@$(PY) -m bench.train.lab --out $(LAB_COMPARED)/data.jsonl
+	@$(LAB_TRAIN) --how sft --only tool --steps 60 --seed 0 --out $(LAB_COMPARED)/tool-teacher
+	@$(LAB_TRAIN) --how sft --only response --steps 60 --seed 0 --out $(LAB_COMPARED)/response-teacher
+	@$(LAB_TRAIN) --how vanilla $(LAB_TAUGHT) --out $(LAB_COMPARED)/vanilla-$(LAB_SEED)
+	@$(LAB_TRAIN) --how union $(LAB_TAUGHT) --out $(LAB_COMPARED)/union-$(LAB_SEED)

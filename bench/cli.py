@@ -53,6 +53,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.setup:setup",
         "Make or repair a benchmark's own environment.",
     ),
+    "train": Subcommand(
+        "bench.train.command:command",
+        "Train an adapter: supervised, or distilled from routed teachers.",
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.train.models import CheckpointError, Prompts, base_of, device, load
+from bench.train.settings import Settings
 from calibrators.entry import NoEntry
 from calibrators.openers import Hint
 
@@ -126,8 +127,6 @@ class Replay:
 def read(job: Job) -> None:
     """Do a job."""
     import torch
-
-    from bench.train.losses import Settings
 
     where = device()
     folder, base = Path(job.teacher), Path(job.base) if job.base else None

@@ -48,8 +48,9 @@ class Adapted(nn.Module):  # type: ignore[misc]
         self.scale = alpha / rank
         self.base = base.weight.detach()
         self.folded = self.base.clone()
-        self.a = nn.Parameter(torch.empty(rank, base.in_features))
-        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
+        on = self.base.device
+        self.a = nn.Parameter(torch.empty(rank, base.in_features, device=on))
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank, device=on))
         # PEFT's default initialisation; torch.manual_seed decides it.
         nn.init.kaiming_uniform_(self.a, a=5**0.5)
 
@@ -76,8 +77,10 @@ def attach(model: nn.Module, layers: range, rank: int, alpha: float) -> dict[str
     return adapted
 
 
-def save(folder: Path, adapted: dict[str, Adapted], layers: range, rank: int, alpha: float) -> None:
-    """Write `adapter_model.safetensors` (bf16) and `adapter_config.json`."""
+def save(
+    folder: Path, adapted: dict[str, Adapted], layers: range, rank: int, alpha: float, base: str = BASE
+) -> None:
+    """Write `adapter_model.safetensors` (bf16) and `adapter_config.json`, which names the base."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for path, module in sorted(adapted.items()):
@@ -87,7 +90,7 @@ def save(folder: Path, adapted: dict[str, Adapted], layers: range, rank: int, al
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": BASE,
+        "base_model_name_or_path": base,
         "inference_mode": True,
         "r": rank,
         "lora_alpha": alpha,
