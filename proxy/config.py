@@ -386,12 +386,17 @@ def _read(path: Path) -> dict[str, Any]:
         document = parsed(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; name another file with --config") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: a mapping of settings is due, not a {type(document).__name__}")
+    for key in document:
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"{path}: {key!r}: no such key; nearest: {_nearest(str(key), Config.model_fields)}"
+            )
     try:
         return {
             key: _by_name(value) if key in ("upstreams", "models") else value

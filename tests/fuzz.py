@@ -182,6 +182,9 @@ CONFIGS = (
     ).map("".join)
 )
 CONFIG_SEEDS: Sequence[Any] = (
+    "?",
+    "1: 2",
+    "a: " + "[" * 2000,
     "", "[]", "a: &a [*a]", "listen: {port: .inf}", "upstreams: {1: {url: 'http://h'}}", "!!python/name:os.x",
     "models: [{name: a}, {name: a}]", "? [1, 2]\n: 3",
 )  # fmt: skip
