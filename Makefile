@@ -7,8 +7,8 @@ REAL := server or clients or benchmarks
 # What needs torch, and is skipped where that isn't.
 TORCH := tests/vllm tests/train tests/bench/test_lab_training.py
 # Hundreds of tests start processes of their own, and a loaded machine may starve one of them. A test that
-# fails twice in a row has failed; one that passed at the second try is counted in the last line.
-AGAIN := --reruns 1
+# fails twice in a row has failed; one that passed at the second try is named at the end.
+AGAIN := --reruns 1 -raR
 
 .DEFAULT_GOAL := check
 .PHONY: check lint types quick clients test environments all-environments run run-once clean
