@@ -209,6 +209,15 @@ function say(text, bad) {
   if ($("state").textContent !== text) $("state").textContent = text;
 }
 
+function troubles(status) {
+  const ill = status.upstreams.filter((one) => one.problem).map((one) => one.name);
+  const stale = status.profiles.filter((one) => one.stale).map((one) => one.name);
+  return [
+    ...(ill.length ? [`Upstreams with a problem: ${ill.join(", ")}.`] : []),
+    ...(stale.length ? [`Stale profiles: ${stale.join(", ")}.`] : []),
+  ];
+}
+
 let heard = null;
 
 async function look() {
@@ -218,11 +227,11 @@ async function look() {
     if (turn !== asked) return; // a filter was changed meanwhile
     cursor = decisions.cursor;
     heard = new Date();
-    say(status.draining ? "The proxy is shutting down." : "The proxy answers.", false);
+    say([status.draining ? "The proxy is shutting down." : "The proxy answers.", ...troubles(status)].join(" "), false);
     const worker = status.worker ? `worker ${status.worker.slot + 1} of ${status.worker.of} (figures are its own), ` : "";
     $("process").textContent = `Version ${status.version}, ${worker}${count(status.in_flight, "request")} in flight.`;
     $("empty").hidden = summary.kept > 0;
-    $("figures").hidden = summary.kept === 0;
+    $("figures").hidden = $("last").hidden = summary.kept === 0;
     if (summary.kept) {
       $("since").textContent = `${count(summary.kept, "decision")} since ${summary.since.slice(0, 10)} ${clock(summary.since)} UTC` +
         (summary.kept === summary.most ? ", as many as are remembered." : ".");
