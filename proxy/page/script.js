@@ -133,7 +133,7 @@ function profiles(status) {
   if (!status.profiles.length) return [el("p", {}, "None loaded.")];
   const rows = status.profiles.map((one) => [
     one.name, one.model ?? "any", one.bias,
-    one.stale ? el("span", { class: "bad" }, "Stale: made for another tokenizer or template") : "Fits the servers it is for",
+    one.stale ? el("span", { class: "bad" }, "Stale: made for another tokenizer or template than the server's") : "No mismatch",
   ]);
   return [table("Each profile and whether its fingerprint is that of the server", ["Name", "Model", "Bias", "Fingerprint"], rows)];
 }
