@@ -3,7 +3,7 @@
 import secrets
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from proxy.tail import Wanted, acted
 Record = Mapping[str, Any]
 
 KEPT = 10_000
-"""How many decisions a process remembers: about 3 KB each."""
+"""How many decisions a process remembers, of 3 to 5 KB each."""
 TEXT_CHARS = 2_000
 """How much of a reply's text, and of its arguments together, is remembered if `decisions.text` allows it."""
 MOST_NAMES = 20
@@ -70,20 +70,25 @@ class Recent:
         records = [record for _, record in list(self._ring)]
         firsts = [record for record in records if record["choice"] == 0]  # what acts, acts on a whole reply
         probes = [probe for record in firsts for probe in record["probes"]]
+        # Equal ones are counted first: a page asks every two seconds, and the server has replies to give.
+        kinds = Counter((str(r["model"]), str(r["profile"]), r["action"] or NONE) for r in records)
+        applied = Counter(str(record["applied"]) for record in firsts)
         return {
             "kept": len(records),
             "most": KEPT,
             "since": records[0]["time"] if records else None,
-            "actions": Counter(map(_action, records)),
-            "models": _by(records, "model"),
-            "profiles": _by(records, "profile"),
+            "actions": _summed((action, count) for (_, _, action), count in kinds.items()),
+            "models": _by((model, action, count) for (model, _, action), count in kinds.items()),
+            "profiles": _by((profile, action, count) for (_, profile, action), count in kinds.items()),
             "margins": {"edges": EDGES, "actions": _margins(records)},
             "interventions": {
                 "replies": len(firsts),
-                "acted": Counter(name for record in firsts for name in acted(record)),
-                "probes": _counted(probes, lambda p: str(p["probe"]), lambda p: str(p["outcome"])),
+                "acted": _summed(
+                    (name, n) for told, n in applied.items() for name in acted({"applied": told})
+                ),
+                "probes": _by((str(probe["probe"]), str(probe["outcome"]), 1) for probe in probes),
                 "moved": Counter(f"{p['action_before']} → {p['action_after']}" for p in probes if _moved(p)),
-                "reasons": dict(Counter(filter(None, map(_reason, firsts))).most_common(MOST_NAMES)),
+                "reasons": _most(_summed((_reason(told), n) for told, n in applied.items() if _reason(told))),
             },
         }
 
@@ -106,40 +111,42 @@ def _cut(said: Mapping[str, Any]) -> dict[str, Any]:
     return {**said, "text": text and text[:TEXT_CHARS], "arguments": arguments}
 
 
-def _action(record: Record) -> str:
-    return record["action"] or NONE
-
-
 def _moved(probe: Record) -> bool:
     return probe["action_after"] is not None and probe["action_after"] != probe["action_before"]
 
 
-def _reason(record: Record) -> str | None:
+def _reason(applied: str) -> str:
     """Why nothing acted, where something was to."""
-    head, _, reason = str(record["applied"]).partition("; reason=")
-    return reason if head == "none" else None
+    head, _, reason = applied.partition("; reason=")
+    return reason if head == "none" else ""
 
 
-def _counted(
-    records: Iterable[Record], one: Callable[[Record], str], other: Callable[[Record], str]
-) -> dict[str, Counter[str]]:
-    counts: dict[str, Counter[str]] = {}
-    for record in records:
-        counts.setdefault(one(record), Counter())[other(record)] += 1
-    return counts
+def _summed(counts: Iterable[tuple[str, int]]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for name, count in counts:
+        sums[name] += count
+    return sums
 
 
-def _by(records: Iterable[Record], field: str) -> dict[str, Counter[str]]:
-    """Classes by a field's values, the most frequent ones alone."""
-    counts = _counted(records, lambda record: str(record[field]), _action)
-    return dict(sorted(counts.items(), key=lambda item: -item[1].total())[:MOST_NAMES])
+def _by(counts: Iterable[tuple[str, str, int]]) -> dict[str, Counter[str]]:
+    """Counts in two levels; of the first the most frequent names alone."""
+    sums: dict[str, Counter[str]] = {}
+    for name, part, count in counts:
+        sums.setdefault(name, Counter())[part] += count
+    return dict(sorted(sums.items(), key=lambda item: -item[1].total())[:MOST_NAMES])
+
+
+def _most(counts: Counter[str]) -> dict[str, int]:
+    return dict(counts.most_common(MOST_NAMES))
 
 
 def _margins(records: Iterable[Record]) -> dict[str, Any]:
     """How many margins of each class fall between two edges, and how many were not read."""
     found: dict[str, Any] = {}
     for record in records:
-        one = found.setdefault(_action(record), {"counts": [0] * (len(EDGES) + 1), "unread": 0})
+        one = found.get(action := record["action"] or NONE)
+        if one is None:
+            one = found[action] = {"counts": [0] * (len(EDGES) + 1), "unread": 0}
         if record["margin"] is None:
             one["unread"] += 1
         else:
