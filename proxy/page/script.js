@@ -125,7 +125,7 @@ function upstreams(status) {
       model.entry_tokens ? `${model.entry_tokens.join(", ")} ${model.entry_text}` : model.no_entry,
     ]);
   });
-  return [el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Upstreams and models" },
+  return [el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table of upstreams" },
     table("What each server is, and where a call begins on its models", ["Name", "State", "URL", "Processor", "Model", "Entry tokens"], rows))];
 }
 
