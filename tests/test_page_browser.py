@@ -12,6 +12,7 @@ pytestmark = pytest.mark.whole
 
 STRICT = {"name": "strict", "bias": -1.5}
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+AXE = Path(__file__).parent / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 ROWS = "document.querySelectorAll('#decisions tbody tr')"
 
 
@@ -95,6 +96,36 @@ async def test_a_proxy_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
         async with Upstream([]) as upstream, seam(tmp_path, upstream.url) as proxy:
             await opened(page, proxy)
         await page.until("document.getElementById('state').textContent.includes('does not answer')")
+
+
+async def test_axe_finds_no_barrier(tmp_path: Path) -> None:
+    if not AXE.is_file():
+        pytest.skip("axe-core is missing (`make clients`, with npm)")
+    async with (
+        Upstream([said("Which one?")], repeat_last=True) as upstream,
+        seam(tmp_path, upstream.url, {}, [STRICT]) as proxy,
+        browser(tmp_path) as page,
+    ):
+        await proxy.chat(tools=TOOLS, calibration="strict")
+        await opened(page, proxy)
+        await page.until(f"{ROWS}.length === 1")
+        await page.run("document.getElementById('pause').click()")  # so that nothing changes meanwhile
+        await page.run(f"{AXE.read_text('utf-8')};0")
+        for scheme in ("dark", "light"):
+            look = {"name": "prefers-color-scheme", "value": scheme}
+            await page.call("Emulation.setEmulatedMedia", features=[look])
+            assert await barriers(page) == []
+        await page.run(f"{ROWS}[0].querySelector('button').click()")
+        await page.until("document.querySelector('dialog dl').textContent.includes('request_id')")
+        assert await barriers(page) == []
+
+
+async def barriers(page: Page) -> list[str]:
+    """What axe-core finds wrong, each with the first place where it is."""
+    found: list[str] = await page.run(
+        "axe.run().then((told) => told.violations.map((one) => `${one.id}: ${one.nodes[0].html}`))"
+    )
+    return found
 
 
 async def press(page: Page, key: str, code: int, text: str = "") -> None:
