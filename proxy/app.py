@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import resources
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.auth import admitted
@@ -17,7 +16,8 @@ from proxy.errors import HttpError
 from proxy.gateway import Gateway
 from proxy.metrics import exposition
 from proxy.runtime import Runtime
-from proxy.settings import Reloader, config_schema, stale_on
+from proxy.settings import Reloader
+from proxy.status import routes, shielded
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 """What load balancers ask, who have no key."""
@@ -47,7 +47,7 @@ class App:
             except HttpError as error:
                 await Client(scope, receive, send).fail(error, [])
                 return
-        await self._own(scope, receive, send)
+        await self._own(scope, receive, shielded(send) if path.startswith("/seam") else send)
 
 
 def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
@@ -96,58 +96,5 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
         runtime.drift.show(runtime.metrics, runtime.settings.profiles)
         return Response(exposition(runtime.metrics, runtime.worker), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/seam/api/status")
-    async def status() -> dict[str, Any]:
-        return status_of(runtime)
-
-    @app.get("/seam/api/config-schema")
-    async def schema() -> dict[str, Any]:
-        return config_schema()
-
-    @app.get("/seam")
-    @app.get("/seam/")
-    async def page() -> HTMLResponse:
-        return HTMLResponse(resources.files("proxy").joinpath("page.html").read_text("utf-8"))
-
+    app.include_router(routes(runtime))
     return app
-
-
-def status_of(runtime: Runtime) -> dict[str, Any]:
-    """What the status page shows: upstreams, models, profiles, and how many requests are in flight."""
-    settings = runtime.settings
-    return {
-        "version": version("seam"),
-        "draining": runtime.draining,
-        "in_flight": runtime.in_flight,
-        "worker": {"slot": worker.slot, "of": worker.count} if (worker := runtime.worker) else None,
-        "upstreams": [
-            {
-                "name": name,
-                "url": upstream.settings.url,
-                "kind": upstream.facts.kind,
-                "version": upstream.facts.version,
-                "processor": upstream.facts.processor,
-                "problem": upstream.facts.problem,
-                "models": [
-                    {
-                        "name": model,
-                        "entry_tokens": facts.entry.tokens if facts.entry else None,
-                        "entry_text": facts.entry.text if facts.entry else None,
-                        "fingerprint": facts.entry.fingerprint if facts.entry else None,
-                        "no_entry": facts.no_entry,
-                    }
-                    for model, facts in upstream.facts.models.items()
-                ],
-            }
-            for name, upstream in settings.upstreams.items()
-        ],
-        "profiles": [
-            {
-                "name": profile.name,
-                "model": profile.model,
-                "bias": profile.bias.told if profile.bias else None,
-                "stale": stale_on(profile, settings),
-            }
-            for profile in settings.profiles.values()
-        ],
-    }

@@ -145,7 +145,7 @@ class Sitting:
 
 
 def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: Answer | None) -> None:
-    """Count the reply and, unless the client said `off`, write its decision records: one a choice."""
+    """Count the reply and, unless the client said `off`, keep its decision records: one a choice."""
     sitting.report.conclude()
     now = time.perf_counter()
     reply = served.reply if served else Reply(sitting.status, ended=True)
@@ -163,11 +163,12 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
         repeated = repeated_calls(sitting.fields, choice.calls)
         if whole:
             _count_choice(runtime, sitting, base, action, choice, repeated)
+        written = {**base, **_choice(sitting, index, choice, action, repeated)}
+        text = sitting.settings.config.decisions.text
+        words = _said(reply, choice, whole) if text else {}
+        runtime.recent.put(written, words)
         if sampled and runtime.log is not None:
-            fields = _choice(sitting, index, choice, action, repeated)
-            if sitting.settings.config.decisions.text:
-                fields |= {"request": _asked(sitting), **_said(reply, choice, whole)}
-            runtime.log.put({**base, **fields})
+            runtime.log.put({**written, "request": _asked(sitting), **words} if text else written)
 
 
 def _labels(sitting: Sitting) -> tuple[str, str]:

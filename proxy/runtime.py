@@ -11,6 +11,7 @@ from proxy.errors import Busy
 from proxy.memory import Memory
 from proxy.metrics import OTHER, Metrics
 from proxy.profiles import Profile
+from proxy.recent import Recent
 from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 from proxy.workers import Worker
@@ -49,6 +50,7 @@ class Runtime:
         self.settings = settings
         self.metrics = metrics
         self.log = log
+        self.recent = Recent()
         self.memory = memory
         self.drift = drift
         self.tracing = tracing
