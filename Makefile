@@ -44,7 +44,7 @@ AGAIN := --reruns 1 -raR
 
 tests/clients/node_modules/.made: tests/clients/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --silent --prefix tests/clients && touch $@; \
-	else echo "· npm is missing: the tests of OpenAI's npm SDK will be skipped (Node.js 20 brings it)"; fi
+	else echo "· npm is missing: the tests of OpenAI's npm SDK and of axe-core will be skipped (Node.js 20 brings it)"; fi
 
 clients: .venv-clients/.made tests/clients/node_modules/.made
 
