@@ -17,32 +17,54 @@ from calibrators.reply import Choice, Reply
 # A question that the tool answers, and the same one without what the tool needs: here the model over-calls.
 # Both are held-out items of the lab data (bfcl-eval, Apache License 2.0).
 QUESTIONS = (
-    "Who won the last match between Chicago Bulls and Los Angeles Lakers?",
-    "Who won the last match between Chicago Bulls?",
+    "Can you check for bus itineraries from Portland, OR to Vancouver, BC for March 7th 2023, "
+    "for two passengers?",
+    "Can you check for bus itineraries from Portland for March 7th 2023, for two passengers?",
 )
 
 _TOOL = {
     "type": "function",
     "function": {
-        "name": "sports_match_results",
-        "description": "Returns the results of a given match between two teams.",
+        "name": "Buses_3_FindBus",
+        "description": "Searches for bus itineraries between two cities on a specified date and accommodates "
+        "a certain number of passengers.",
         "parameters": {
             "type": "object",
+            "required": ["from_city", "to_city", "departure_date"],
             "properties": {
-                "team1": {"type": "string", "description": "The name of the first team."},
-                "team2": {"type": "string", "description": "The name of the second team."},
-                "season": {
+                "from_city": {
                     "type": "string",
-                    "description": "The season when the match happened. Default is the current season.",
+                    "description": "The city to depart from, in the format of 'City, State', such as "
+                    "'Austin, TX'.",
+                },
+                "to_city": {
+                    "type": "string",
+                    "description": "The destination city of the trip, in the format of 'City, State', such "
+                    "as 'Dallas, TX'.",
+                },
+                "departure_date": {
+                    "type": "string",
+                    "description": "The date of departure in the format 'YYYY-MM-DD', such as '2023-04-15'.",
+                },
+                "num_passengers": {
+                    "type": "integer",
+                    "description": "The number of passengers for whom tickets are to be booked. Must be a "
+                    "positive integer.",
+                    "default": 1,
+                },
+                "category": {
+                    "type": "string",
+                    "description": "The category of the bus trip based on the number of stops en route.",
+                    "enum": ["direct", "one-stop"],
+                    "default": "direct",
                 },
             },
-            "required": ["team1", "team2"],
         },
     },
 }
 _CHAT = "/v1/chat/completions"
 _REPLY_SECONDS = 120.0
-_WIDTH = 100
+_WIDTH = 130
 
 
 def sample(vllm: str, proxy: str) -> str:
@@ -73,7 +95,7 @@ def flipping(tool_gap: float, other_gap: float) -> float:
 
 def _request(question: str) -> dict[str, Any]:
     messages = [{"role": "user", "content": question}]
-    return {"model": NAME, "messages": messages, "tools": [_TOOL], "temperature": 0, "max_tokens": 64}
+    return {"model": NAME, "messages": messages, "tools": [_TOOL], "temperature": 0, "max_tokens": 96}
 
 
 def _entry(proxy: str) -> Entry:
