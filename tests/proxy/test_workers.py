@@ -164,6 +164,8 @@ async def test_a_signal_drains_all_workers(tmp_path: Path) -> None:
             for stream in streams:
                 answer = await stream.rest()
                 assert (answer.cut, answer.text) == (False, "Hello.")
+            # Workers write their last records when the replies have ended.
+            assert await process.exit_code(PATIENCE) == 0
         assert len(lines(tmp_path)) == 6
 
 
