@@ -2,7 +2,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# No deadline, and no complaint of slow drawing: how long an example takes is the machine's business. HYPOTHESIS_PROFILE=long looks harder.
+# No deadline, and no complaint of slow drawing: how long an example takes is the machine's business.
+# HYPOTHESIS_PROFILE=long looks harder.
 settings.register_profile(
     "seam", deadline=None, database=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
