@@ -32,7 +32,7 @@ from proxy.errors import BadRequest, CalibrationFailed, HttpError, Unreachable
 from proxy.held import PENDING, Held
 from proxy.plan import late_roles_of, plan, shadow_of
 from proxy.records import Memo, Sitting, record
-from proxy.runtime import Runtime
+from proxy.runtime import Runtime, Settings
 from proxy.selection import Pick, marks_of, names_of, pick
 from proxy.upstream import Upstream
 
@@ -58,6 +58,16 @@ class Incoming:
     arrived: float
     caller: Caller
 
+    def headers_for(self, upstream: Upstream, settings: Settings, *, readable: bool) -> h.Headers:
+        """What an upstream gets of its headers (`headers.upstream_headers`)."""
+        return h.upstream_headers(
+            self.headers,
+            self.request_id,
+            upstream.api_key,
+            own_keys=settings.config.auth is not None,
+            readable=readable,
+        )
+
 
 async def serve_calibrated(
     runtime: Runtime, request: Incoming, body: Body, dialect: Dialect, client: Client
@@ -69,13 +79,7 @@ async def serve_calibrated(
     """
     sitting, asked = await _sit_down(runtime, request, body, dialect)
     upstream = sitting.settings.upstream_of(sitting.model.served)
-    headers = h.upstream_headers(
-        request.headers,
-        request.request_id,
-        upstream.api_key,
-        own_keys=sitting.settings.config.auth is not None,
-        readable=True,
-    )
+    headers = request.headers_for(upstream, sitting.settings, readable=True)
     held = _held(sitting, client)
     exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held, sitting.trace)
     served: Answer | None = None

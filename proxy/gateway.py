@@ -108,13 +108,7 @@ class Gateway:
         """Pass a request on as it came, and its answer back chunk for chunk."""
         settings = self._runtime.settings
         upstream = settings.upstream_of(None)
-        headers = h.upstream_headers(
-            request.headers,
-            request.request_id,
-            upstream.api_key,
-            own_keys=settings.config.auth is not None,
-            readable=False,
-        )
+        headers = request.headers_for(upstream, settings, readable=False)
         clock = Clock(upstream.settings.timeouts)
         response: Response | None = None
         try:

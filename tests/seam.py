@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +86,13 @@ class Seam:
         await eventually(lambda: not self.runtime.in_flight)
 
 
-async def eventually(reached: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that no event tells of."""
+async def eventually(reached: Callable[[], bool | Awaitable[bool]], seconds: float = 60.0) -> None:
+    """Wait for something that no event tells of; `reached` may be a coroutine function."""
     async with asyncio.timeout(seconds):
-        while not reached():  # noqa: ASYNC110
+        while True:
+            found = reached()
+            if await found if isinstance(found, Awaitable) else found:
+                return
             await asyncio.sleep(0.005)
 
 

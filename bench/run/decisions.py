@@ -13,13 +13,13 @@ from bench.compare.folders import result_of
 from bench.decisions.example import Example
 from bench.decisions.sources import Sources, source_options
 from bench.decisions.split import grouped, sampled
-from bench.options import JsonObject, Shared, shared_options
+from bench.options import Shared, shared_options
 from bench.report.replay import conclude
 from bench.report.words import estimate_text, plain, rate_name
 from bench.run import power
 from bench.run.arms import Arm, proxies
 from bench.run.dry import DryPass
-from bench.run.options import Serving, serving_options
+from bench.run.options import Serving, reply_options, serving_options
 from bench.run.probed import looks_of, probes_text
 from bench.run.replies import Requests, applied, by_arm, change_lines, changed, errors, generate
 from bench.run.rounds import dry_cases
@@ -40,12 +40,7 @@ _DUE, _NOT_DUE = "call due", "no call due"
 )
 @serving_options(state="generic")
 @source_options
-@click.option("--fields", type=JsonObject(), default="{}", metavar="JSON",
-              help="Added to every request, say a switch of the chat template.")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N",
-              help="Of a reply.")  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1), default=64, show_default=True, metavar="N",
-              help="Requests in flight at most; fewer while the server pushes back.")  # fmt: skip
+@reply_options(concurrency=64)
 @shared_options(limit="At most N decisions, half of them with a call due.")
 def command(
     *,

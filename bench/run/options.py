@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from bench.errors import InputError
+from bench.options import JsonObject
 from bench.run.arms import Arm, Asked, asked, decision_logs, known, probe_grid
 from calibrators.actions import Cues
 from calibrators.state import How
@@ -104,5 +105,24 @@ def serving_options(state: How) -> Callable[[Callable[..., None]], Callable[...,
             function(serving=Serving(chosen, proxy_url, decisions, api_key_env, Cues(cues)), **own)
 
         return command
+
+    return decorate
+
+
+def reply_options(concurrency: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add what runs of whole replies ask with: `fields`, `max_tokens`, `concurrency` and its default."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        options = (
+            click.option("--fields", type=JsonObject(), default="{}", metavar="JSON",
+                         help="Added to every request, say a switch of the chat template."),
+            click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N",
+                         help="Of a reply."),
+            click.option("--concurrency", type=click.IntRange(1), default=concurrency, show_default=True,
+                         metavar="N", help="Requests in flight at most; fewer while the server pushes back."),
+        )  # fmt: skip
+        for option in reversed(options):
+            function = option(function)
+        return function
 
     return decorate

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from bench.report.cases import Tried
 from bench.score.figures import agreement, missing, share
 from tests.bench.comparing import bfcl_case, folder
 from tests.bench.scoring import Bench, Json, Shown, write
+from tests.browser import chromium
 
 PARAM = "multi_turn_miss_param"
 ARMS = ("off", "sri-v1")
@@ -175,8 +175,8 @@ def test_a_page_holds_so_many_cases_and_says_of_how_many() -> None:
 
 @pytest.mark.whole
 def test_cases_are_filtered_in_a_browser(bench: Bench, run: Path, tmp_path: Path) -> None:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
+    program = chromium()
+    if program is None:
         pytest.skip("no Chromium on the path")
     bench.text("report", run, "--out", run)
     html = (run / "report.html").read_text("utf-8")
@@ -202,7 +202,7 @@ def test_cases_are_filtered_in_a_browser(bench: Bench, run: Path, tmp_path: Path
     page.write_text(html.replace("</body>", f"<script>{doing}</script></body>"), "utf-8")
     dom = subprocess.run(
         [
-            chromium,
+            program,
             "--headless",
             "--no-sandbox",
             "--disable-gpu",

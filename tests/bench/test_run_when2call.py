@@ -52,6 +52,11 @@ def file(folder: Path, *questions: dict[str, object]) -> Path:
     return write(folder, {"when2call.jsonl": [*questions]}) / "when2call.jsonl"
 
 
+def replies(path: Path, url: str) -> list[str | Path]:
+    """The command that asks for replies alone."""
+    return ["run", "when2call", "--file", path, "--upstream", url, "--part", "replies"]
+
+
 def test_the_likeliest_answer_is_found_by_length_and_as_it_is(bench: Bench, tmp_path: Path) -> None:
     """Sums: direct 8 x -1 = -8, call 55 x -0.2 = -11, ask 22 x -0.6 = -13.2, refuse 15 x -0.8 = -12.
 
@@ -114,16 +119,7 @@ def test_replies_count_by_what_they_do(bench: Bench, tmp_path: Path) -> None:
     )
     model = Answering(says=says, too_long=frozenset({"Question e?"}))
     with running(model) as url:
-        command: list[str | Path] = [
-            "run",
-            "when2call",
-            "--file",
-            path,
-            "--upstream",
-            url,
-            "--part",
-            "replies",
-        ]
+        command = replies(path, url)
         document = bench.document(*command)
         page = (bench.run / "report.html").read_text("utf-8")
         text = bench.text(*command)
@@ -161,16 +157,7 @@ def test_a_server_that_goes_away_is_one_line_and_what_is_there_is_not_asked_agai
     path = file(tmp_path, *(question(str(n), "tool_call") for n in range(8)))
     model = Answering(says=says, gone=6)
     with running(model) as url:
-        command: list[str | Path] = [
-            "run",
-            "when2call",
-            "--file",
-            path,
-            "--upstream",
-            url,
-            "--part",
-            "replies",
-        ]
+        command = replies(path, url)
         command += ["--concurrency", "1", "--out", tmp_path / "run"]
         with pytest.raises(Shown) as shown:
             bench.text(*command)

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.proxy.commands import Serving, run_seam, serving
 from tests.proxy.test_probes import ASKED, GOES_ON, PROFILES, TOOLS, called, halt
 from tests.redis_server import Server, needs_redis
-from tests.seam import chat, seam, written
+from tests.seam import chat, eventually, seam, written
 from tests.upstream import CHAT, DONE, Reply, Upstream, Wait, chunk, compact, said
 from tests.wire import Exchange, ask, exchange
 
@@ -71,16 +71,6 @@ async def samples(port: int) -> dict[tuple[str, str], float]:
     return found
 
 
-async def until(reached: Callable[[], Any]) -> None:
-    """Wait for what no event tells of; `reached` may be a coroutine function."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = reached()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.05)
-
-
 def lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / "decisions.jsonl"
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
@@ -107,7 +97,7 @@ async def test_all_workers_are_one_server_to_whoever_counts(tmp_path: Path) -> N
                 now = await samples(process.port)
                 return now["seam_config_reloads_total", "done"] == before + 3
 
-            await until(reloaded)
+            await eventually(reloaded)
         assert len(lines(tmp_path)) == 60
 
 
@@ -137,7 +127,7 @@ async def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(tm
             assert sum(answer.cut for answer in answers) == held
             assert {answer.text for answer in answers if not answer.cut} <= {"Hello."}
             await process.logged(f"worker {slot} (process {victim}) was ended by SIGKILL", PATIENCE)
-            await until(lambda: pids(process)[slot] != victim)
+            await eventually(lambda: pids(process)[slot] != victim)
             more = [await ask(process.port, "POST", CHAT, {}, compact(chat())) for _ in range(10)]
             assert [answer.status for answer in more] == [200] * 10
 
@@ -146,7 +136,7 @@ async def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(tm
                 whole = seen["seam_requests_total", "200"] == 18 - held
                 return whole and seen["seam_requests_in_flight", ""] == 0
 
-            await until(settled)
+            await eventually(settled)
             assert (await samples(process.port))["seam_worker_starts_total", ""] == 3
         assert len(lines(tmp_path)) == 18 - held
 
@@ -182,7 +172,7 @@ async def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         def gone() -> bool:
             return not [pid for pid in pids(process).values() if running(pid)]
 
-        await until(gone)
+        await eventually(gone)
 
 
 async def test_drift_is_that_of_all_workers_together(tmp_path: Path) -> None:
@@ -200,7 +190,7 @@ async def test_drift_is_that_of_all_workers_together(tmp_path: Path) -> None:
             return (tmp_path / "drift.json").exists()
 
         await play(0)
-        await until(pinned)
+        await eventually(pinned)
         counts = json.loads((tmp_path / "drift.json").read_text())["pins"][0]["reference"]["classes"][
             "counts"
         ]
@@ -212,7 +202,7 @@ async def test_drift_is_that_of_all_workers_together(tmp_path: Path) -> None:
             found = re.search(r'^seam_action_drift{.*statistic="psi"} (\S+)$', text, re.MULTILINE)
             return found is not None and float(found[1]) > 1
 
-        await until(moved)
+        await eventually(moved)
 
 
 async def test_a_worker_that_can_not_start_is_tried_later_and_later() -> None:

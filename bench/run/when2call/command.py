@@ -17,14 +17,14 @@ from bench.compare.folders import result_of
 from bench.decisions.benchmarks import when2call_answers
 from bench.decisions.example import Example
 from bench.errors import InputError
-from bench.options import JsonObject, Shared, shared_options
+from bench.options import Shared, shared_options
 from bench.progress import progress
 from bench.report.replay import conclude
 from bench.report.words import change_text, estimate_text, p_text, rate_name
 from bench.run import power
 from bench.run.arms import Arm, proxies
 from bench.run.dry import DryPass
-from bench.run.options import Serving, serving_options
+from bench.run.options import Serving, reply_options, serving_options
 from bench.run.probed import looks_of, probes_text
 from bench.run.replies import Requests, applied, by_arm, errors, generate
 from bench.run.rounds import dry_cases
@@ -74,12 +74,7 @@ class Wanted(NamedTuple):
 @serving_options(state="generic")
 @click.option("--part", type=click.Choice(["both", "replies", "mcq"]), default="both", show_default=True,
               help="Replies by class, multiple choice by log-likelihood (needs vLLM), or both.")  # fmt: skip
-@click.option("--fields", type=JsonObject(), default="{}", metavar="JSON",
-              help="Added to every request, say a switch of the chat template.")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N",
-              help="Of a reply.")  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1), default=16, show_default=True, metavar="N",
-              help="Requests in flight at most; fewer while the server pushes back.")  # fmt: skip
+@reply_options(concurrency=16)
 @shared_options(limit="At most N questions, drawn evenly over the labels.")
 def command(
     *,
