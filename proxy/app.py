@@ -1,18 +1,20 @@
 """The proxy's own routes beside the gateway, as one ASGI application."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any
 
-from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
 from proxy.auth import admitted
 from proxy.client import Client, Receive, Scope, Send
-from proxy.errors import HttpError
+from proxy.errors import BadRequest, ErrorDocument, HttpError, NotFound, ReadOnly
 from proxy.gateway import Gateway
 from proxy.metrics import exposition
 from proxy.runtime import Runtime
@@ -22,6 +24,15 @@ from proxy.status import routes, shielded
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 """What load balancers ask, who have no key."""
 OWN_PATHS = frozenset(("/metrics", "/seam")) | OPEN_PATHS
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Whether requests would be answered; `upstreams` with their problems, null where clients need keys."""
+
+    ready: bool
+    draining: bool
+    upstreams: Mapping[str, str] | None
 
 
 class App:
@@ -72,13 +83,15 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
         openapi_url="/seam/api/openapi.json",
         docs_url=None,
         redoc_url=None,
+        responses={"4XX": {"model": ErrorDocument}},
+        exception_handlers=dict.fromkeys((HttpError, HTTPException, RequestValidationError, 500), _failed),
     )
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/readyz")
+    @app.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
     async def readyz() -> JSONResponse:
         problems = {
             name: upstream.facts.problem or "not probed yet"
@@ -86,15 +99,32 @@ def own_routes(runtime: Runtime, reloader: Reloader) -> FastAPI:
             if upstream.facts.problem or upstream.facts.kind is None
         }
         ready = not problems and not runtime.draining
-        state: dict[str, Any] = {"ready": ready, "draining": runtime.draining}
-        if runtime.settings.config.auth is None:  # else the page tells it, to those who may see it
-            state["upstreams"] = problems
-        return JSONResponse(state, 200 if ready else 503)
+        # Where clients need keys the page tells the problems, to those who may see it.
+        told = problems if runtime.settings.config.auth is None else None
+        state = Readiness(ready, runtime.draining, told)
+        return JSONResponse(asdict(state), 200 if ready else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         runtime.drift.show(runtime.metrics, runtime.settings.profiles)
         return Response(exposition(runtime.metrics, runtime.worker), media_type=CONTENT_TYPE_LATEST)
 
     app.include_router(routes(runtime))
     return app
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """Answer in the one shape of errors, also where FastAPI has words of its own."""
+    match error:
+        case HttpError():
+            ours = error
+        case RequestValidationError():
+            fault = error.errors()[0]
+            ours = BadRequest(f"{fault['loc'][-1]}: {fault['msg']}", param=str(fault["loc"][-1]))
+        case HTTPException(status_code=405):
+            ours = ReadOnly("this page answers GET alone")
+        case HTTPException():
+            ours = NotFound("Seam has no such page")
+        case _:
+            ours = HttpError("the proxy failed; its log says why")
+    return Response(ours.body(), ours.status, {k.decode(): v.decode() for k, v in ours.headers()})

@@ -8,6 +8,8 @@ SeamError
     ├── Unauthorized     401  no key, or an unknown one, where `auth` wants one
     ├── KeyRefused       403  a key that does not open what was asked for
     ├── NotForwarded     404  a path that `forward` does not let through
+    ├── NotFound         404  no page of ours, or a decision that is not remembered
+    ├── ReadOnly         405  another method than GET on a page of ours
     ├── TooLarge         413  a body beyond limits.body_bytes
     ├── HeadTooLarge     431  a head beyond limits.header_bytes
     ├── TooSlow          408  a head or body that took longer than limits.head_seconds, limits.body_seconds
@@ -18,6 +20,7 @@ SeamError
 """
 
 import json
+from dataclasses import dataclass
 from typing import ClassVar
 
 _LONGEST = 2000
@@ -27,6 +30,23 @@ _LONGEST = 2000
 def printable(text: str) -> str:
     r"""Text without what could begin a line or steer a terminal; such characters show as `\x1b`."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+@dataclass(frozen=True)
+class ErrorObject:
+    """What went wrong, as OpenAI's API says it."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+@dataclass(frozen=True)
+class ErrorDocument:
+    """The body of every answer of ours that is an error."""
+
+    error: ErrorObject
 
 
 class SeamError(Exception):
@@ -51,9 +71,9 @@ class HttpError(SeamError):
         self.retry_after = retry_after
 
     def body(self) -> bytes:
-        """The OpenAI error object."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}, ensure_ascii=False).encode()
+        """The error document."""
+        document = ErrorDocument(ErrorObject(self.message, self.type, self.param, self.code))
+        return json.dumps(document, ensure_ascii=False, default=vars).encode()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The headers of such an answer."""
@@ -103,6 +123,22 @@ class NotForwarded(HttpError):
     """The path is none that this proxy passes on."""
 
     status, type, code = 404, "invalid_request_error", "not_forwarded"
+
+
+class NotFound(HttpError):
+    """The proxy has no such page of its own, or no longer what was asked for."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class ReadOnly(HttpError):
+    """The proxy's own pages answer GET alone."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """With the method that is answered."""
+        return [*super().headers(), (b"allow", b"GET")]
 
 
 class TooLarge(HttpError):

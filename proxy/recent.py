@@ -2,10 +2,11 @@
 
 import secrets
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from calibrators.drift import EDGES, NONE
 from proxy.tail import Wanted, acted
@@ -20,7 +21,8 @@ MOST_NAMES = 20
 """How many models, profiles and reasons a summary names; clients choose some of these names."""
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True)
+class Found:
     """An answer to `Recent.newer`.
 
     Attributes:
@@ -32,6 +34,54 @@ class Found(NamedTuple):
     cursor: str
     whole: bool
     decisions: list[Record]
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Margins of one class: how many lie between two edges, and how many were not read."""
+
+    counts: list[int]
+    unread: int
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Margins in nats; `edges` part the bins, of which there is one more."""
+
+    edges: Sequence[float]
+    actions: Mapping[str, Binned]
+
+
+@dataclass(frozen=True)
+class Interventions:
+    """What acted on whole replies; names are counted, the most frequent ones alone.
+
+    Attributes:
+        acted: replies by what acted on them: bias, sri, cri, none.
+        probes: looks by probe and outcome.
+        moved: looks by the classes before and after, where these differ.
+        reasons: replies on which nothing acted, by why.
+    """
+
+    replies: int
+    acted: Mapping[str, int]
+    probes: Mapping[str, Mapping[str, int]]
+    moved: Mapping[str, int]
+    reasons: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts of what is remembered: `kept` decisions of at most `most`, the oldest from `since`."""
+
+    kept: int
+    most: int
+    since: str | None
+    actions: Mapping[str, int]
+    models: Mapping[str, Mapping[str, int]]
+    profiles: Mapping[str, Mapping[str, int]]
+    margins: Margins
+    interventions: Interventions
 
 
 class Recent:
@@ -65,32 +115,21 @@ class Recent:
             return None
         return {"id": id_, **ring[place][1]}
 
-    def summary(self) -> Mapping[str, Any]:
-        """Counts of what is remembered: classes, margins in nats, and what acted."""
+    def summary(self) -> Summary:
+        """Count what is remembered: classes, margins, and what acted."""
         records = [record for _, record in list(self._ring)]
-        firsts = [record for record in records if record["choice"] == 0]  # what acts, acts on a whole reply
-        probes = [probe for record in firsts for probe in record["probes"]]
         # Equal ones are counted first: a page asks every two seconds, and the server has replies to give.
         kinds = Counter((str(r["model"]), str(r["profile"]), r["action"] or NONE) for r in records)
-        applied = Counter(str(record["applied"]) for record in firsts)
-        return {
-            "kept": len(records),
-            "most": KEPT,
-            "since": records[0]["time"] if records else None,
-            "actions": _summed((action, count) for (_, _, action), count in kinds.items()),
-            "models": _by((model, action, count) for (model, _, action), count in kinds.items()),
-            "profiles": _by((profile, action, count) for (_, profile, action), count in kinds.items()),
-            "margins": {"edges": EDGES, "actions": _margins(records)},
-            "interventions": {
-                "replies": len(firsts),
-                "acted": _summed(
-                    (name, n) for told, n in applied.items() for name in acted({"applied": told})
-                ),
-                "probes": _by((str(probe["probe"]), str(probe["outcome"]), 1) for probe in probes),
-                "moved": Counter(f"{p['action_before']} → {p['action_after']}" for p in probes if _moved(p)),
-                "reasons": _most(_summed((_reason(told), n) for told, n in applied.items() if _reason(told))),
-            },
-        }
+        return Summary(
+            kept=len(records),
+            most=KEPT,
+            since=records[0]["time"] if records else None,
+            actions=_summed((action, count) for (_, _, action), count in kinds.items()),
+            models=_by((model, action, count) for (model, _, action), count in kinds.items()),
+            profiles=_by((profile, action, count) for (_, profile, action), count in kinds.items()),
+            margins=Margins(EDGES, _binned(records)),
+            interventions=_interventions(records),
+        )
 
     def _id(self, number: int) -> str:
         return f"{self._mark}-{number}"
@@ -109,6 +148,19 @@ def _cut(said: Mapping[str, Any]) -> dict[str, Any]:
             break
     text = said["text"]
     return {**said, "text": text and text[:TEXT_CHARS], "arguments": arguments}
+
+
+def _interventions(records: Iterable[Record]) -> Interventions:
+    firsts = [record for record in records if record["choice"] == 0]  # what acts, acts on a whole reply
+    probes = [probe for record in firsts for probe in record["probes"]]
+    applied = Counter(str(record["applied"]) for record in firsts)
+    return Interventions(
+        replies=len(firsts),
+        acted=_summed((name, n) for told, n in applied.items() for name in acted({"applied": told})),
+        probes=_by((str(probe["probe"]), str(probe["outcome"]), 1) for probe in probes),
+        moved=Counter(f"{p['action_before']} → {p['action_after']}" for p in probes if _moved(p)),
+        reasons=_most(_summed((_reason(told), n) for told, n in applied.items() if _reason(told))),
+    )
 
 
 def _moved(probe: Record) -> bool:
@@ -140,15 +192,13 @@ def _most(counts: Counter[str]) -> dict[str, int]:
     return dict(counts.most_common(MOST_NAMES))
 
 
-def _margins(records: Iterable[Record]) -> dict[str, Any]:
-    """How many margins of each class fall between two edges, and how many were not read."""
-    found: dict[str, Any] = {}
+def _binned(records: Iterable[Record]) -> dict[str, Binned]:
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(EDGES) + 1))
+    unread: Counter[str] = Counter()
     for record in records:
-        one = found.get(action := record["action"] or NONE)
-        if one is None:
-            one = found[action] = {"counts": [0] * (len(EDGES) + 1), "unread": 0}
+        bins = counts[action := record["action"] or NONE]
         if record["margin"] is None:
-            one["unread"] += 1
+            unread[action] += 1
         else:
-            one["counts"][bisect_left(EDGES, record["margin"])] += 1
-    return found
+            bins[bisect_left(EDGES, record["margin"])] += 1
+    return {action: Binned(bins, unread[action]) for action, bins in counts.items()}

@@ -1,18 +1,21 @@
 """The status page at /seam/ and what it asks for: read-only, and nothing of it from elsewhere."""
 
 import json
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from proxy.client import Send
-from proxy.recent import KEPT
+from proxy.errors import NotFound
+from proxy.recent import KEPT, Found, Summary
 from proxy.runtime import Runtime
 from proxy.settings import config_schema, stale_on
 from proxy.tail import Wanted
+from proxy.upstream import Upstream
 
 _HEADERS = [
     (
@@ -30,6 +33,60 @@ _FILES = {
     "/seam/style.css": ("style.css", "text/css"),
     "/seam/script.js": ("script.js", "text/javascript"),
 }
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """A model that a server lists; its entry tokens are null where they are not known, and why."""
+
+    name: str
+    entry_tokens: Sequence[int] | None
+    entry_text: str | None
+    fingerprint: str | None
+    no_entry: str | None
+
+
+@dataclass(frozen=True)
+class UpstreamStatus:
+    """A server, as it looked at the last look; `processor` as the one it has loaded tells of itself."""
+
+    name: str
+    url: str
+    kind: str | None
+    version: str | None
+    processor: Mapping[str, Any] | None
+    problem: str | None
+    models: Sequence[ModelStatus]
+
+
+@dataclass(frozen=True)
+class ProfileStatus:
+    """A loaded profile; `bias` in nats, or in words."""
+
+    name: str
+    model: str | None
+    bias: float | str | None
+    stale: bool
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """Which of the worker processes answers."""
+
+    slot: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the process is and has."""
+
+    version: str
+    draining: bool
+    in_flight: int
+    worker: WorkerStatus | None
+    upstreams: Sequence[UpstreamStatus]
+    profiles: Sequence[ProfileStatus]
 
 
 def shielded(send: Send) -> Send:
@@ -52,15 +109,17 @@ def routes(runtime: Runtime) -> APIRouter:
 
     # Plain functions: they run in a thread, so that no reply waits while 10,000 records are counted.
 
-    @router.get("/seam/api/status")
+    # They answer with bytes of their own, so the types are told for the description alone.
+
+    @router.get("/seam/api/status", response_model=Status)
     def status() -> Response:
         return _json(status_of(runtime))
 
-    @router.get("/seam/api/summary")
+    @router.get("/seam/api/summary", response_model=Summary)
     def summary() -> Response:
         return _json(runtime.recent.summary())
 
-    @router.get("/seam/api/decisions")
+    @router.get("/seam/api/decisions", response_model=Found)
     def decisions(
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=KEPT)] = 200,
@@ -68,16 +127,16 @@ def routes(runtime: Runtime) -> APIRouter:
         model: Annotated[tuple[str, ...], Query()] = (),
         profile: Annotated[tuple[str, ...], Query()] = (),
     ) -> Response:
-        return _json(runtime.recent.newer(after, Wanted(action, model, profile), limit)._asdict())
+        return _json(runtime.recent.newer(after, Wanted(action, model, profile), limit))
 
-    @router.get("/seam/api/decisions/{id_}")
+    @router.get("/seam/api/decisions/{id_}", response_model=dict[str, Any])
     def decision(id_: str) -> Response:
         record = runtime.recent.one(id_)
         if record is None:
-            raise HTTPException(404, f"this process knows no such decision among its last {KEPT}")
+            raise NotFound(f"this process knows no such decision among its last {KEPT}")
         return _json(record)
 
-    @router.get("/seam/api/config-schema")
+    @router.get("/seam/api/config-schema", response_model=dict[str, Any])
     def schema() -> Response:
         return _json(config_schema())
 
@@ -85,8 +144,8 @@ def routes(runtime: Runtime) -> APIRouter:
 
 
 def _json(value: Any) -> Response:
-    # In ASCII: half a surrogate pair, which a reply may hold, has no UTF-8.
-    return Response(json.dumps(value), media_type="application/json")
+    # In ASCII: half a surrogate pair, which a reply may hold, has no UTF-8. Dataclasses are their members.
+    return Response(json.dumps(value, default=vars), media_type="application/json")
 
 
 def _file(content: bytes, media_type: str) -> Any:
@@ -96,42 +155,39 @@ def _file(content: bytes, media_type: str) -> Any:
     return answer
 
 
-def status_of(runtime: Runtime) -> dict[str, Any]:
-    """What the process is and has: upstreams, models, profiles, and how many requests are in flight."""
+def status_of(runtime: Runtime) -> Status:
+    """Read the process as it is now."""
     settings = runtime.settings
-    return {
-        "version": version("seam"),
-        "draining": runtime.draining,
-        "in_flight": runtime.in_flight,
-        "worker": {"slot": worker.slot, "of": worker.count} if (worker := runtime.worker) else None,
-        "upstreams": [
-            {
-                "name": name,
-                "url": upstream.settings.url,
-                "kind": upstream.facts.kind,
-                "version": upstream.facts.version,
-                "processor": upstream.facts.processor,
-                "problem": upstream.facts.problem,
-                "models": [
-                    {
-                        "name": model,
-                        "entry_tokens": facts.entry.tokens if facts.entry else None,
-                        "entry_text": facts.entry.text if facts.entry else None,
-                        "fingerprint": facts.entry.fingerprint if facts.entry else None,
-                        "no_entry": facts.no_entry,
-                    }
-                    for model, facts in upstream.facts.models.items()
-                ],
-            }
-            for name, upstream in settings.upstreams.items()
-        ],
-        "profiles": [
-            {
-                "name": profile.name,
-                "model": profile.model,
-                "bias": profile.bias.told if profile.bias else None,
-                "stale": stale_on(profile, settings),
-            }
+    return Status(
+        version=version("seam"),
+        draining=runtime.draining,
+        in_flight=runtime.in_flight,
+        worker=WorkerStatus(worker.slot, worker.count) if (worker := runtime.worker) else None,
+        upstreams=[_upstream(name, upstream) for name, upstream in settings.upstreams.items()],
+        profiles=[
+            ProfileStatus(
+                profile.name,
+                profile.model,
+                profile.bias.told if profile.bias else None,
+                stale_on(profile, settings),
+            )
             for profile in settings.profiles.values()
         ],
-    }
+    )
+
+
+def _upstream(name: str, upstream: Upstream) -> UpstreamStatus:
+    facts = upstream.facts
+    models = [
+        ModelStatus(
+            model,
+            of.entry.tokens if of.entry else None,
+            of.entry.text if of.entry else None,
+            of.entry.fingerprint if of.entry else None,
+            of.no_entry,
+        )
+        for model, of in facts.models.items()
+    ]
+    return UpstreamStatus(
+        name, upstream.settings.url, facts.kind, facts.version, facts.processor, facts.problem, models
+    )

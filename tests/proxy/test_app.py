@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.seam import seam
 from tests.upstream import Reply, Upstream, compact
 
@@ -60,6 +62,29 @@ async def test_errors_of_every_route_have_one_shape(tmp_path: Path) -> None:
             assert answer.error["message"]
             assert answer.header("content-type") == "application/json"
             assert answer.header("x-request-id")
+        own = [
+            await proxy.ask("/seam/nothing"),
+            await proxy.ask("/seam/api/decisions/x-1"),
+            await proxy.ask("/seam/api/decisions?limit=0"),
+            await proxy.ask("/healthz", method="POST"),
+        ]
+        assert [answer.status for answer in own] == [404, 404, 400, 405]
+        assert [answer.error["code"] for answer in own] == [
+            "not_found",
+            "not_found",
+            "bad_request",
+            "method_not_allowed",
+        ]
+
+
+async def test_a_fault_of_an_own_route_is_an_error_of_the_one_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with seam(tmp_path, "http://127.0.0.1:9") as proxy:
+        monkeypatch.delattr(proxy.runtime, "recent")
+        answer = await proxy.ask("/seam/api/summary")
+        assert (answer.status, answer.error["type"]) == (500, "internal_error")
+        assert (await proxy.ask("/healthz")).status == 200
 
 
 async def test_a_models_listing_is_the_servers(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ PAGES = ["/metrics", "/seam", "/seam/", "/seam/api/status", "/seam/api/openapi.j
 async def test_probes_of_health_need_no_key_and_are_told_no_more_than_yes_or_no(tmp_path: Path) -> None:
     async with seam(tmp_path, NOWHERE, CONFIG, PROFILES) as proxy:
         assert (await proxy.ask("/healthz")).json == {"status": "ok"}
-        assert (await proxy.ask("/readyz")).json == {"ready": True, "draining": False}
+        assert (await proxy.ask("/readyz")).json == {"ready": True, "draining": False, "upstreams": None}
 
 
 async def test_pages_open_to_a_key_for_them_by_either_way(tmp_path: Path) -> None:

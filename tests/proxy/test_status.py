@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.recent import KEPT, MOST_NAMES, TEXT_CHARS, Recent
+from proxy.recent import KEPT, MOST_NAMES, TEXT_CHARS, Interventions, Recent
 from proxy.tail import Wanted
 from tests.seam import TOOLS, Seam, seam
 from tests.upstream import Upstream, said
@@ -53,7 +53,12 @@ async def test_nothing_of_it_may_run_frame_or_store_what_is_not_ours(tmp_path: P
 async def test_it_is_read_only(tmp_path: Path, method: str) -> None:
     async with Upstream([]) as upstream, seam(tmp_path, upstream.url) as proxy:
         for path in (*PAGES, *DATA, "/seam/api/decisions/x-1"):
-            assert (await proxy.ask(path, method=method, body=b"{}")).status == 405
+            refused = await proxy.ask(path, method=method, body=b"{}")
+            assert (refused.status, refused.header("allow"), refused.error["code"]) == (
+                405,
+                "GET",
+                "method_not_allowed",
+            )
 
 
 def test_the_page_holds_no_script_or_style_that_its_policy_forbids_and_asks_nobody_else() -> None:
@@ -92,7 +97,8 @@ async def test_decisions_are_remembered_whatever_is_logged(tmp_path: Path, log: 
             assert (await decisions(proxy, query))["decisions"] == [oldest]
         assert (await decisions(proxy, "action=ask&model=other-model"))["decisions"] == []
         assert (await decisions(proxy, "limit=1"))["decisions"] == [newest]
-        assert (await proxy.ask("/seam/api/decisions?limit=0")).status == 422
+        refused = await proxy.ask("/seam/api/decisions?limit=0")
+        assert (refused.status, refused.error["param"]) == (400, "limit")
 
 
 async def test_a_cursor_brings_what_came_after_it(tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ def test_the_ring_is_bounded_and_forgets_the_oldest() -> None:
     assert recent.one(found[-1]["id"]) == found[-1]
     gone = found[-1]["id"].replace("-6", "-5")
     assert recent.one(gone) is None
-    assert recent.summary()["kept"] == KEPT
+    assert recent.summary().kept == KEPT
 
 
 def test_arguments_are_cut_all_together() -> None:
@@ -163,29 +169,26 @@ def test_arguments_are_cut_all_together() -> None:
 
 def test_a_summary_counts_classes_margins_and_what_acted() -> None:
     recent = Recent()
-    assert recent.summary()["since"] is None
+    assert recent.summary().since is None
     look = {"probe": "sri", "outcome": "retried", "action_before": "ask", "action_after": "tool_call"}
     recent.put(decision(margin=-13.0, applied="bias=-1.5/processor; sri=retried", probes=[look]), {})
     recent.put(decision(margin=-13.0, choice=1, applied="bias=-1.5/processor", probes=[look]), {})
     recent.put(decision(action=None, margin=99.0, model="n", applied="none; reason=no entry token"), {})
     recent.put(decision(action="refuse", applied="none"), {})
     told = recent.summary()
-    assert told["actions"] == {"ask": 2, "none": 1, "refuse": 1}
-    assert told["models"] == {"m": {"ask": 2, "refuse": 1}, "n": {"none": 1}}
-    margins = told["margins"]["actions"]
-    assert (margins["ask"]["counts"][0], margins["none"]["counts"][-1], margins["refuse"]["unread"]) == (
-        2,
-        1,
-        1,
+    assert told.actions == {"ask": 2, "none": 1, "refuse": 1}
+    assert told.models == {"m": {"ask": 2, "refuse": 1}, "n": {"none": 1}}
+    margins = told.margins.actions
+    ends = (margins["ask"].counts[0], margins["none"].counts[-1], margins["refuse"].unread)
+    assert ends == (2, 1, 1)
+    assert len(margins["ask"].counts) == len(told.margins.edges) + 1
+    assert told.interventions == Interventions(
+        replies=3,
+        acted={"bias": 1, "sri": 1, "none": 2},
+        probes={"sri": {"retried": 1}},
+        moved={"ask → tool_call": 1},
+        reasons={"no entry token": 1},
     )
-    assert len(margins["ask"]["counts"]) == len(told["margins"]["edges"]) + 1
-    assert told["interventions"] == {
-        "replies": 3,
-        "acted": {"bias": 1, "sri": 1, "none": 2},
-        "probes": {"sri": {"retried": 1}},
-        "moved": {"ask → tool_call": 1},
-        "reasons": {"no entry token": 1},
-    }
 
 
 def test_a_summary_names_no_more_models_than_one_can_read() -> None:
@@ -193,5 +196,5 @@ def test_a_summary_names_no_more_models_than_one_can_read() -> None:
     for number in range(100):
         recent.put(decision(model=f"m{number}"), {})
     recent.put(decision(model="m99"), {})
-    models = recent.summary()["models"]
+    models = recent.summary().models
     assert (len(models), next(iter(models))) == (MOST_NAMES, "m99")
