@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from proxy.config import Config
+from proxy.config import Config, State
 from proxy.errors import HttpError
+from proxy.memory import memory
 from proxy.plan import is_stale, plan, reading_of
 from proxy.probe import hints_of, probe
 from proxy.profiles import Profile
@@ -28,7 +29,7 @@ class Findings:
 
 
 async def check(settings: Settings) -> Findings:
-    """Probe every upstream and try every profile on the model that it is for."""
+    """Probe every upstream, try every profile on the model that it is for, and ask the store of cases."""
     findings = Findings()
     hints = hints_of(settings.profiles.values())
     for upstream in settings.upstreams.values():
@@ -36,9 +37,25 @@ async def check(settings: Settings) -> Findings:
         _show_upstream(upstream, settings.config, findings)
     for profile in settings.profiles.values():
         await _check_profile(profile, settings, findings)
+    await _check_store(settings.config.state, findings)
     for upstream in settings.upstreams.values():
         await upstream.aclose()
     return findings
+
+
+async def _check_store(state: State, findings: Findings) -> None:
+    """Whether the Redis that processes are to share answers: without it each remembers by itself."""
+    if state.store == "memory":
+        return
+    store = memory(state, lambda: None)
+    problem = await store.problem()
+    await store.aclose()
+    findings.rows.append(("state", "Redis", "does not answer" if problem else "answers"))
+    if problem:
+        findings.problems.append(
+            f"state.store: {problem}; start that Redis or name another: until it answers, each process"
+            " remembers cases by itself, and a probe may act more than once in a turn"
+        )
 
 
 def _show_upstream(upstream: Upstream, config: Config, findings: Findings) -> None:

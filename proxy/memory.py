@@ -21,6 +21,10 @@ class Memory(Protocol):
         """Remember."""
         ...
 
+    async def problem(self) -> str | None:
+        """Why it can't be asked just now; None where it can."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of what it holds."""
         ...
@@ -51,6 +55,9 @@ class LocalMemory:
         self._cases.move_to_end(key)
         while len(self._cases) > self._most:
             self._cases.popitem(last=False)
+
+    async def problem(self) -> None:
+        """It can always be asked."""
 
     async def aclose(self) -> None:
         """Nothing is held open."""

@@ -63,6 +63,14 @@ class RedisMemory:
                 return
         await self._local.save(key, case)
 
+    async def problem(self) -> str | None:
+        """Why Redis does not answer, or not to us."""
+        try:
+            await self._redis.get(_PREFIX)  # as a request does
+        except (RedisError, OSError) as error:
+            return _words(error)
+        return None
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
@@ -72,6 +80,10 @@ class RedisMemory:
         self._down_until = time.monotonic() + PAUSE_SECONDS
         logger.warning(
             "state: Redis failed (%s); this process remembers by itself for %g s",
-            str(error) or type(error).__name__,
+            _words(error),
             PAUSE_SECONDS,
         )
+
+
+def _words(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__

@@ -12,6 +12,7 @@ from proxy.check import check, table
 from proxy.cli import cli
 from proxy.settings import build
 from tests.proxy.commands import run_seam
+from tests.redis_server import Server, needs_redis
 from tests.seam import written
 from tests.upstream import Reply, Upstream, compact, said
 
@@ -69,6 +70,27 @@ async def test_a_token_that_the_server_refuses_is_named(tmp_path: Path) -> None:
     async with Upstream([refuses], repeat_last=True, lists=["m"]) as upstream:
         problems, _ = await checked(tmp_path, upstream, GOOD)
         assert any("7" in problem and "out of vocabulary" in problem for problem in problems)
+
+
+@needs_redis
+async def test_a_store_that_does_not_answer_is_a_problem_and_its_password_is_not_told(tmp_path: Path) -> None:
+    redis = Server(tmp_path)
+    redis.start()
+    try:
+        async with Upstream([], lists=["m"]) as upstream:
+            config = {"state": redis.url, "listen": {"workers": 2}}
+            path = written(tmp_path, upstream.url, config, [{"name": "s", "sri": True}])
+            found = await check(build(path, {}))
+            assert (found.problems, ("state", "Redis", "answers") in found.rows) == ([], True)
+            redis.stop()
+            path = written(tmp_path, upstream.url, {"state": redis.url.replace("://", "://:redis-pass@")})
+            found = await check(build(path, {}))
+            (told,) = found.problems
+            assert told.startswith("state.store: ")
+            assert str(redis.port) in told
+            assert "redis-pass" not in table(found)
+    finally:
+        redis.stop()
 
 
 async def test_a_bias_of_zero_is_no_problem(tmp_path: Path) -> None:
