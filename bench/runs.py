@@ -255,6 +255,15 @@ class RunFolder:
         self.manifest = self.manifest.model_copy(update={"state": "done"})
         self._write("run.json", self.manifest.model_dump_json(indent=2))
 
+    def result(self) -> dict[str, Any]:
+        """What `finish` was given. Raises InputError where its file is damaged."""
+        file = self.path / "result.json"
+        try:
+            document: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(str(error), where=str(file), mend="give another --out") from None
+        return document
+
     def __enter__(self) -> Self:
         return self
 

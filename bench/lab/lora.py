@@ -35,13 +35,16 @@ class _Adapted(torch.autograd.Function):  # type: ignore[misc]  # torch is absen
         grad = grads[0]
         grad_x = grad @ folded if ctx.needs_input_grad[0] else None
         flat, inputs = grad.flatten(0, -2), x.flatten(0, -2)
-        grad_b = ctx.scale * flat.T @ (inputs @ a.T)
-        grad_a = ctx.scale * (flat @ b).T @ inputs
-        return grad_x, None, grad_a, grad_b, None
+        grad_b = ctx.scale * flat.T @ (inputs @ a.T.to(x.dtype))
+        grad_a = ctx.scale * (flat @ b.to(x.dtype)).T @ inputs
+        return grad_x, None, grad_a.to(a.dtype), grad_b.to(b.dtype), None
 
 
 class Adapted(nn.Module):  # type: ignore[misc]
-    """A frozen linear map with a trainable low-rank addition; `fold` after every step."""
+    """A frozen linear map with a trainable low-rank addition, in fp32; `fold` after every step.
+
+    The map itself, and the products with it, are of the base's type.
+    """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
@@ -57,7 +60,7 @@ class Adapted(nn.Module):  # type: ignore[misc]
     def fold(self) -> None:
         """Bring the folded weight up to date with A and B."""
         with torch.no_grad():
-            torch.addmm(self.base, self.b, self.a, alpha=self.scale, out=self.folded)
+            self.folded.copy_(torch.addmm(self.base.float(), self.b, self.a, alpha=self.scale))
 
     def forward(self, x: torch.Tensor) -> Any:
         """The adapted map of x."""

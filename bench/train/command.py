@@ -30,7 +30,7 @@ _SHOWN = 20
 @click.option("--how", type=click.Choice([SFT, *INTERVENED]), required=True,
               help="Supervised (sft), or distillation: vanilla or an intervention on it.")  # fmt: skip
 @click.option("--base", type=_Folder, required=True, metavar="DIR",
-              help="The checkpoint that the adapter is for; teachers' adapters too.")  # fmt: skip
+              help="The checkpoint that the adapter is for.")  # fmt: skip
 @click.option("--data", type=_File, required=True, metavar="FILE",
               help="Conversations that end with a reply, JSONL (docs/training.md).")  # fmt: skip
 @click.option("--only", type=click.Choice(["all", "tool", "response"]), default="all", show_default=True,
@@ -57,6 +57,8 @@ _SHOWN = 20
               help="Of a reply.")  # fmt: skip
 @click.option("--max-prompt", type=click.IntRange(1), default=1024, show_default=True, metavar="N",
               help="Longer prompts are passed over.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True,
+              help="Of weights and activations; the adapter and the losses stay in fp32.")  # fmt: skip
 @click.option("--every", type=click.IntRange(1), default=10, show_default=True, metavar="N",
               help="Steps between checkpoints.")  # fmt: skip
 @click.option("--python", type=_File, metavar="PATH",
@@ -110,9 +112,9 @@ def command(
         data={"data": DataFile.of(data)},
     )
     with RunFolder.open(shared.folder("train"), plan) as run:
-        job = _job(arguments, run, shared, every, found)
-        result = _trained(interpreter, job, run)
-        run.finish(result)
+        if not run.done:
+            run.finish(_trained(interpreter, _job(arguments, run, shared, every, found), run))
+        result = run.result()
     shared.show(result, lambda: summary(result))
 
 

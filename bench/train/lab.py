@@ -1,4 +1,4 @@
-"""The lab model's training data as trajectories: every first reply of its trees, in their order.
+"""The lab model's training data as trajectories: first replies of its trees, half of them calls.
 
 python -m bench.train.lab [--data .cache/lab/data/train.jsonl] [--out .cache/lab/trajectories.jsonl]
 """
@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 from bench.train.trajectories import Trajectory, write
 
@@ -23,6 +24,17 @@ def trajectories(data: Path) -> Iterator[Trajectory]:
                 yield Trajectory(messages=messages[: reply + 1], tools=tree["tools"])
 
 
+def balanced(found: list[Trajectory]) -> list[Trajectory]:
+    """As many prompts of each side as the smaller one has, those kept in their order.
+
+    Which are left out is drawn, and the same each time.
+    """
+    sides = [[one for one in found if one.should_call is call] for call in (True, False)]
+    count = min(map(len, sides))
+    kept = {id(one) for side in sides for one in Random("balance").sample(side, count)}
+    return [one for one in found if id(one) in kept]
+
+
 def main() -> None:
     """Write the file and print how many it has."""
     parser = argparse.ArgumentParser(prog="bench.train.lab", description=main.__doc__)
@@ -31,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.exists():
         sys.exit(f"error: no {options.data}; run python -m bench.lab.data first")
-    found = list(trajectories(options.data))
+    found = balanced(list(trajectories(options.data)))
     write(options.out, found)
     calls = sum(one.should_call for one in found)
     print(f"{options.out}: {len(found)} conversations, {calls} of them with a call")

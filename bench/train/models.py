@@ -17,10 +17,11 @@ class CheckpointError(Exception):
     """A checkpoint can't be loaded; one line for the person at the terminal."""
 
 
-def load(folder: Path, base: Path | None, device: str) -> Any:
-    """The model of a folder, in fp32 on a CPU and in its own type elsewhere, for inference.
+def load(folder: Path, base: Path | None, device: str, kept: Any = None) -> Any:
+    """The model of a folder, for inference.
 
-    base: what an adapter is put on; None takes the one that its adapter_config.json names.
+    base: what an adapter is put on whose adapter_config.json names no folder that is here.
+    kept: the weights' torch type; None for fp32 on a CPU and the checkpoint's own elsewhere.
 
     Raises:
         CheckpointError: it is none.
@@ -29,24 +30,25 @@ def load(folder: Path, base: Path | None, device: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        kept = torch.float32 if device == "cpu" else "auto"
-        model = AutoModelForCausalLM.from_pretrained(base_of(folder, base), dtype=kept)
+        # An adapter is added to weights that are whole, and the sum is rounded.
+        read = torch.float32 if kept or device == "cpu" else "auto"
+        model = AutoModelForCausalLM.from_pretrained(base_of(folder, base), dtype=read)
         if is_adapter(folder):
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, folder).merge_and_unload()
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder}: can't be loaded ({' '.join(str(error).split())[:200]})") from error
-    return model.to(device).eval()
+    return model.to(device, kept).eval()
 
 
 def base_of(folder: Path, base: Path | None) -> Path:
     """The whole checkpoint under a folder: itself, or what its adapter is for."""
     if not is_adapter(folder):
         return folder
-    if base is not None:
-        return base
-    return Path(json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
+    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    named = Path(config["base_model_name_or_path"])
+    return named if base is None or named.is_dir() else base
 
 
 def is_adapter(folder: Path) -> bool:

@@ -58,6 +58,8 @@ class Job(NamedTuple):
     every: int
     settings: Mapping[str, Any]
     """Of the losses: losses.Settings without the entry."""
+    precision: str = "fp32"
+    """Of weights and activations; the adapter, its optimizer and the losses are in fp32."""
     parser: str | None = None
     openers: Sequence[str] = ()
 
@@ -115,7 +117,8 @@ class Trainer:
         found = read(Path(job.data), job.only)
         self.lessons = lessons(self.prompts, found, job.max_tokens, job.max_prompt)
         torch.manual_seed(job.seed)
-        self.student = load(base, None, where).float()
+        kept = {"fp32": torch.float32, "bf16": torch.bfloat16}[job.precision]
+        self.student = load(base, None, where, kept)
         self.layers = range(self.student.config.num_hidden_layers)
         self.adapted = lora.attach(self.student, self.layers, job.rank, 2.0 * job.rank)
         if not self.adapted:
@@ -128,7 +131,7 @@ class Trainer:
         if job.how != SFT:
             for call, folder in ((True, job.tool_teacher), (False, job.response_teacher)):
                 assert folder is not None
-                self.teachers[call] = load(Path(folder), base, where).requires_grad_(False)
+                self.teachers[call] = load(Path(folder), base, where, kept).requires_grad_(False)
 
     def step(self) -> Json:
         """One optimizer step; returns its figures."""
@@ -142,7 +145,7 @@ class Trainer:
             total = self._supervised(chosen)
             told: Json = {"loss": float(total.detach()), "tokens": sum(len(one.reply) for one in chosen)}
         else:
-            total, told = self._distilled(self._taught(chosen, number), chosen)
+            total, told = self._distilled(self._taught(chosen, number))
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for group in self.optimizer.param_groups:
@@ -194,27 +197,50 @@ class Trainer:
         replies = [row[width:] for row in output.tolist()]
         return [reply[: reply.index(end) + 1] if end in reply else reply for reply in replies]
 
-    def _logits(self, model: Any, prompt: Sequence[int], reply: Sequence[int]) -> Any:
-        """Logits that predict each token of a reply, (tokens, vocabulary)."""
-        ids = torch.tensor([[*prompt, *reply[:-1]]], device=model.device)
-        return model(ids, logits_to_keep=len(reply)).logits[0].float()
+    def _logits(self, model: Any, prompt: Sequence[int], *replies: Sequence[int]) -> list[Any]:
+        """For each reply the logits that predict its tokens, (tokens, vocabulary).
+
+        The prompt is computed once: each reply sees it and itself, at the places that it has alone.
+        """
+        ids, places, parts = list(prompt), list(range(len(prompt))), [0] * len(prompt)
+        sources: list[int] = []
+        for number, reply in enumerate(replies, 1):
+            sources += [len(prompt) - 1, *range(len(ids), len(ids) + len(reply) - 1)]
+            ids += reply[:-1]
+            places += range(len(prompt), len(prompt) + len(reply) - 1)
+            parts += [number] * (len(reply) - 1)
+        where = model.device
+        part = torch.tensor(parts, device=where)
+        seen = ((part[:, None] == part) | (part == 0)).tril()
+        mask = torch.zeros(seen.shape, dtype=model.dtype, device=where)
+        mask = mask.masked_fill(~seen, torch.finfo(model.dtype).min)
+        output = model(
+            torch.tensor([ids], device=where),
+            position_ids=torch.tensor([places], device=where),
+            attention_mask=mask[None, None],
+            logits_to_keep=torch.tensor(sources, device=where),
+            use_cache=False,
+        )
+        return list(output.logits[0].float().split([len(reply) for reply in replies]))
 
     def _supervised(self, chosen: Sequence[Lesson]) -> Any:
         """Mean cross-entropy of the data's reply tokens."""
-        parts = [
-            cross_entropy(
-                self._logits(self.student, one.prompt, one.reply),
-                torch.tensor(one.reply, device=self.student.device),
-                reduction="sum",
-            )
-            for one in chosen
-        ]
-        return torch.stack(parts).sum() / sum(len(one.reply) for one in chosen)
+        logits = [self._logits(self.student, one.prompt, one.reply)[0] for one in chosen]
+        return self._entropy(logits, chosen)
 
-    def _distilled(self, taught: Sequence[Taught], chosen: Sequence[Lesson]) -> tuple[Any, Json]:
-        positions = self.positions(taught)
+    def _entropy(self, logits: Sequence[Any], chosen: Sequence[Lesson]) -> Any:
+        replies = torch.tensor([token for one in chosen for token in one.reply], device=self.student.device)
+        return cross_entropy(torch.cat(list(logits)), replies)
+
+    def _distilled(self, taught: Sequence[Taught]) -> tuple[Any, Json]:
+        # The data's own reply, where the student wrote another, is that of the anchor alone.
+        student = [
+            self._logits(self.student, one.lesson.prompt, *{tuple(one.reply): 0, tuple(one.lesson.reply): 0})
+            for one in taught
+        ]
+        positions = self.positions(taught, [logits[0] for logits in student])
         loss = distillation(positions, INTERVENTIONS[self.job.how], self.settings)
-        anchor = self._supervised(chosen) if self.job.anchor else loss.total.new_zeros(())
+        anchor = self._entropy([logits[-1] for logits in student], [one.lesson for one in taught])
         total = loss.total + self.job.anchor * anchor
         return total, {
             "loss": float(total.detach()),
@@ -225,19 +251,18 @@ class Trainer:
             **self._seen(taught, positions, loss),
         }
 
-    def positions(self, taught: Sequence[Taught]) -> Positions:
-        """The positions of all replies, each with the logits of its own teacher."""
-        student = [self._logits(self.student, one.lesson.prompt, one.reply) for one in taught]
+    def positions(self, taught: Sequence[Taught], student: Sequence[Any]) -> Positions:
+        """The positions of all replies, each with the student's logits and those of its own teacher."""
         with torch.no_grad():
             teacher = [
-                self._logits(self.teachers[one.lesson.should_call], one.lesson.prompt, one.reply)
+                self._logits(self.teachers[one.lesson.should_call], one.lesson.prompt, one.reply)[0]
                 for one in taught
             ]
         first = [place == 0 for one in taught for place in range(len(one.reply))]
         response = [not one.lesson.should_call for one in taught for _ in one.reply]
         where = self.student.device
         return Positions(
-            torch.cat(student),
+            torch.cat(list(student)),
             torch.cat(teacher),
             torch.tensor(first, device=where),
             torch.tensor(response, device=where),

@@ -141,7 +141,9 @@ def test_each_prompt_is_taught_by_the_teacher_of_its_side(
     for module in trainer.adapted.values():
         module.fold()
     taught = trainer._taught(trainer._chosen(0), 0)
-    found = trainer.positions(taught)
+    found = trainer.positions(
+        taught, [trainer._logits(trainer.student, one.lesson.prompt, one.reply)[0] for one in taught]
+    )
     # Before its first step the student is the base, which is the response teacher too.
     torch.testing.assert_close(found.teacher[found.response], found.student[found.response].detach())
     assert {one.lesson.should_call for one in taught} == {True, False}
@@ -159,6 +161,28 @@ def test_lambda_is_the_share_of_replies_that_the_student_writes(
         assert sum(one.rolled for one in taught) == rolled
         assert all(one.rolled or one.reply == one.lesson.reply for one in taught)
         assert all(0 < len(one.reply) <= 12 for one in taught)
+
+
+def test_replies_to_one_prompt_are_scored_as_each_would_be_alone(
+    checkpoint: Path, data: Path, tmp_path: Path
+) -> None:
+    trainer = Trainer(job(checkpoint, data, tmp_path / "run"))
+    prompt, replies = [5, 6, 7, 8], ((9, 10, 11), (12,), (13, 9))
+    together = trainer._logits(trainer.student, prompt, *replies)
+    for reply, scores in zip(replies, together, strict=True):
+        alone = trainer.student(torch.tensor([[*prompt, *reply]])).logits[0]
+        torch.testing.assert_close(scores, alone[len(prompt) - 1 : -1], atol=1e-5, rtol=1e-4)
+
+
+def test_bf16_weights_have_an_adapter_that_steps_in_fp32(
+    checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work(distilling(checkpoint, data, tmp_path / "run", precision="bf16", steps=3))
+    _, *steps = lines(capsys)
+    assert all(line["norm"] > 0 for line in steps)
+    trainer = Trainer(distilling(checkpoint, data, tmp_path / "run", precision="bf16"))
+    assert {p.dtype for p in trainer.parameters} == {torch.float32}
+    assert trainer.teachers[True].dtype == trainer.student.dtype == torch.bfloat16
 
 
 # The audit's reader ------------------------------------------------------------------------------
