@@ -222,6 +222,8 @@ class Limits(Section):
     """Until request line and headers have come, from the connection on or from their first byte."""
     body_seconds: Seconds = 120.0
     """Until the body has come."""
+    taking_seconds: Seconds = 60.0
+    """How long a client may take nothing of an answer that waits for it."""
     json_values: Annotated[int, Field(gt=0)] = 1_000_000
     """JSON values in a request that is read; their number, not their length, is what reading costs."""
     tools: Annotated[int, Field(gt=0)] = 1024

@@ -1,7 +1,7 @@
-"""The server's side of a connection, with bounds on what a client may send before it is answered.
+"""The server's side of a connection, with bounds on what a client may send and how long it may wait.
 
-uvicorn's parser bounds neither the head of a request nor the time that head and body may take, so one slow
-or endless client would hold memory and a connection for good.
+uvicorn bounds neither the head of a request nor the time that head and body may take, nor the time that an
+answer may wait for its client, so one slow or endless client would hold memory and a place for good.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ from proxy.runtime import Runtime
 
 
 class Guard(HttpToolsProtocol):
-    """uvicorn's protocol, which refuses heads that are too long and requests that take too long.
+    """uvicorn's protocol, which refuses heads that are too long and requests that take too long to come.
+
+    A client that takes nothing of its answer for too long is cut off.
 
     The time is kept by `overdue`, called every second for all connections: a timer for each request would
     cost every one of them what only few need.
@@ -37,6 +39,8 @@ class Guard(HttpToolsProtocol):
         self._in_head = True
         self._unread = 0
         self._began: float | None = None
+        self._untaken = 0
+        self._taken_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects: its first request is due."""
@@ -60,8 +64,16 @@ class Guard(HttpToolsProtocol):
         if self._unread > self._runtime.settings.config.limits.header_bytes and self._began is not None:
             self._refuse(self._too_long())
 
+    def resume_writing(self) -> None:
+        """The client took enough for more to be written."""
+        super().resume_writing()
+        self._untaken = 0
+
     def overdue(self, now: float) -> None:
-        """End a connection whose head or body has been due for too long; `now` is the loop's time."""
+        """End a connection that has been waited on for too long; `now` is the loop's time."""
+        if self._stalled(now):
+            self.transport.abort()  # to close it would wait until the client has taken the rest
+            return
         if self._began is None or self.transport.is_closing() or self.pipeline:
             return
         limits = self._runtime.settings.config.limits
@@ -74,6 +86,18 @@ class Guard(HttpToolsProtocol):
             self.transport.close()  # it has its answer, or never asked for one
             return
         self._refuse(TooSlow("the request took too long (limits.head_seconds, limits.body_seconds)"))
+
+    def _stalled(self, now: float) -> bool:
+        """Whether the client has taken nothing for too long of what waits for it.
+
+        That shows where nothing is added meanwhile: the writer has been told to wait, or has ended.
+        """
+        untaken = self.transport.get_write_buffer_size()
+        ended = self.cycle is None or self.cycle.response_complete or self.transport.is_closing()
+        if not (self.flow.write_paused or ended) or not 0 < self._untaken <= untaken:
+            self._taken_at = now
+        self._untaken = untaken
+        return now - self._taken_at > self._runtime.settings.config.limits.taking_seconds
 
     # What the parser tells ------------------------------------------------------------------------------
 

@@ -5,16 +5,19 @@ Time is not waited for: the test tells the guard that it has passed.
 
 import asyncio
 import gzip
+import itertools
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proxy.guard import overdue
-from tests.seam import TOOLS, Seam, chat, eventually, seam
+from proxy.guard import Guard, overdue
+from tests.proxy.commands import serving
+from tests.seam import TOOLS, Seam, chat, eventually, seam, written
 from tests.upstream import CHAT, DONE, Reply, Upstream, Wait, chunk, compact, said
-from tests.wire import exchange
+from tests.wire import ask, exchange
 
 PLAIN = Reply(body=b"as it came", content_type="text/plain")
 LATER = 3600.0
@@ -44,8 +47,9 @@ def error_of(answer: bytes) -> dict[str, Any]:
     return error
 
 
-def hours_later(proxy: Seam) -> None:
-    overdue(proxy.server.server_state, asyncio.get_running_loop().time() + LATER)
+def hours_later(proxy: Seam, times: int = 1) -> None:
+    for time in range(1, times + 1):
+        overdue(proxy.server.server_state, asyncio.get_running_loop().time() + time * LATER)
 
 
 def connected(proxy: Seam) -> int:
@@ -258,6 +262,98 @@ async def test_a_slow_answer_is_no_slow_request(tmp_path: Path) -> None:
         await stream.head()
         hours_later(proxy)
         assert (await stream.rest()).text == "Hello."
+
+
+def told_to_wait(proxy: Seam) -> bool:
+    """Whether the one client there is takes less than is written for it."""
+    (guard,) = proxy.server.server_state.connections
+    return isinstance(guard, Guard) and guard.flow.write_paused
+
+
+def long_stream(chunks: int) -> tuple[Reply, bytes]:
+    """A stream of chunks of 50 KB, and the request for it."""
+    body = compact(chat(stream=True))
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    return Reply(
+        writes=(*[chunk(content="word " * 10_000)] * chunks, chunk("stop"), DONE)
+    ), head.encode() + body
+
+
+async def test_a_client_that_takes_nothing_of_its_stream_is_cut_off_and_frees_its_place(
+    tmp_path: Path,
+) -> None:
+    more_than_buffers_hold, request = long_stream(400)
+    async with Upstream([more_than_buffers_hold]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        _, writer = await opened(proxy, request)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await eventually(lambda: told_to_wait(proxy))
+        hours_later(proxy)  # the first look says nothing yet
+        assert proxy.runtime.in_flight == 1
+        hours_later(proxy, 2)
+        await proxy.idle()
+        assert (await proxy.records(1))[0]["outcome"] == "client_gone"
+        writer.close()
+
+
+async def test_a_client_that_leaves_the_rest_of_a_whole_answer_is_cut_off_too(tmp_path: Path) -> None:
+    large = Reply(body=b"x" * 20_000_000, content_type="text/plain")
+    async with Upstream([large]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        _, writer = await opened(proxy, b"GET /v1/files/x HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await eventually(lambda: told_to_wait(proxy))
+        hours_later(proxy, 2)
+        await eventually(lambda: connected(proxy) == 0)
+        writer.close()
+
+
+async def test_a_client_that_takes_a_little_now_and_then_gets_all(tmp_path: Path) -> None:
+    long, request = long_stream(60)
+    async with Upstream([long]) as upstream, seam(tmp_path, upstream.url) as proxy:
+        reader, writer = await opened(proxy, request)
+        taken = 0
+        while some := await reader.read(100_000):
+            taken += len(some)
+            hours_later(proxy)
+        assert taken > 60 * 50_000
+        writer.close()
+
+
+@pytest.mark.whole
+async def test_a_crowd_that_dawdles_keeps_nobody_out(tmp_path: Path) -> None:
+    limits = {"head_seconds": 0.5, "taking_seconds": 0.5, "concurrency": 1}
+    long, request = long_stream(400)
+    async with (
+        Upstream([said("Hello."), long, said("Hello.")]) as upstream,
+        serving(written(tmp_path, upstream.url, {"limits": limits})) as process,
+    ):
+        crowd = [await asyncio.open_connection("127.0.0.1", process.port) for _ in range(200)]
+
+        async def dawdle(writer: asyncio.StreamWriter) -> None:
+            """Send a letter now and then until the connection is ended."""
+            with suppress(ConnectionError):
+                for letter in itertools.cycle(b"x"):
+                    writer.write(bytes([letter]))
+                    await writer.drain()
+                    await asyncio.sleep(0.1)
+
+        for _, writer in crowd:
+            writer.write(b"GET /v1/models HTTP/1.1\r\nX-Slow: ")
+        dawdling = asyncio.gather(*(dawdle(writer) for _, writer in crowd))
+        assert (await ask(process.port, "POST", CHAT, {}, compact(chat()))).status == 200
+        async with asyncio.timeout(60):
+            await dawdling
+        _, writer = await asyncio.open_connection("127.0.0.1", process.port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request)
+        await upstream.until(lambda u: len(u.requests) == 2)
+        assert (await ask(process.port, "POST", CHAT, {}, compact(chat()))).status == 503
+
+        async def served() -> bool:
+            return (await ask(process.port, "POST", CHAT, {}, compact(chat()))).status == 200
+
+        await eventually(served)
+        for _, each in (*crowd, (None, writer)):
+            each.close()
 
 
 # What a body holds -----------------------------------------------------------------------------------
