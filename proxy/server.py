@@ -34,6 +34,12 @@ from proxy.workers import Crew, Worker
 
 logger = logging.getLogger("seam")
 
+IDLE_SECONDS = 75
+"""How long a connection is kept between two requests: longer than balancers (60 s) and SDKs (5 s) keep it.
+
+The one to close it must be the one that asks: else a request meets a connection that is being closed.
+"""
+
 
 def serve(path: Path | None, flags: Mapping[str, Any]) -> None:
     """Run the proxy until it is told to stop.
@@ -111,6 +117,7 @@ def prepared(path: Path | None, flags: Mapping[str, Any], worker: Worker | None 
         access_log=False,
         server_header=False,
         date_header=False,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=5,
     )
     return Server(config, runtime, reloader)

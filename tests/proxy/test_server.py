@@ -1,5 +1,6 @@
 """The process: it starts with one line, drains on SIGTERM, and ends with 0."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -44,6 +45,18 @@ async def test_sigterm_lets_open_streams_end_and_refuses_new_requests(tmp_path: 
             assert await process.exit_code() == 0
         assert len((tmp_path / "decisions.jsonl").read_text().splitlines()) == 3
         assert "Traceback" not in process.log
+
+
+@pytest.mark.whole
+async def test_a_connection_is_kept_for_longer_than_an_sdk_keeps_it(tmp_path: Path) -> None:
+    async with Upstream([]) as upstream, serving(written(tmp_path, upstream.url, {})) as process:
+        reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+        for idle in (6, 0):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(60):
+                await reader.readuntil(b'{"status":"ok"}')
+            await asyncio.sleep(idle)
+        writer.close()
 
 
 async def test_ctrl_c_stops_an_idle_process_quietly(tmp_path: Path) -> None:
