@@ -2,12 +2,15 @@
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+
+from bench.errors import InputError
 
 
 class Shared(NamedTuple):
@@ -50,6 +53,18 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         if not isinstance(document, dict):
             self.fail(f"{value!r} is no JSON object", param, ctx)
         return document
+
+
+def key_of(variable: str | None, option: str) -> str | None:
+    """A server's key from the environment variable that an option names; None where it names none.
+
+    Raises InputError where the variable is not set.
+    """
+    if variable is None:
+        return None
+    if not (key := os.environ.get(variable)):
+        raise InputError(f"{variable} is not set", where=option, mend="export it, or name another")
+    return key
 
 
 _OUT = "Run folder; the same command with the same folder resumes.  [default: runs/COMMAND-TIME]"

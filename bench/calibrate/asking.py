@@ -18,8 +18,14 @@ Pause = Callable[[float], Awaitable[None]]
 CHAT = "/v1/chat/completions"
 TRIES = 6
 """How often one query is sent before the server counts as unreachable."""
+_LATE_TRIES = 2
+"""How often one query that is not answered in time is sent: what waited once for long would wait again."""
 _BUSY = (408, 429, 502, 503, 504)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+
+
+class Unanswered(ServerUnreachable):
+    """The server is there, and gives one query no whole answer: it lets it wait, or breaks off."""
 
 
 class Answer(NamedTuple):
@@ -54,9 +60,10 @@ class Asking:
     async def post(self, path: str, body: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
         """The answer to a JSON body, asked again while the server is busy or can't be reached.
 
-        Only faults of transport are tried again, never a bad answer. Raises ServerUnreachable after `TRIES`.
+        Only faults of transport are tried again, never a bad answer. Raises ServerUnreachable after `TRIES`;
+        Unanswered where the last one reached the server, which broke off or let it wait.
         """
-        why, wait = "", 0.0
+        why, wait, kind, late = "", 0.0, ServerUnreachable, 0
         for retries in range(TRIES):
             if retries:
                 self.pace.pushed_back()
@@ -67,15 +74,20 @@ class Asking:
                         path, content=body.encode(), headers={"content-type": "application/json", **headers}
                     )
                 except httpx.TransportError as error:
-                    why, wait = str(error) or type(error).__name__, 0.0
+                    why, wait, kind = str(error) or type(error).__name__, 0.0, _kind(error)
+                    late += isinstance(error, httpx.ReadTimeout)
+                    if late == _LATE_TRIES:
+                        break
                     continue
             answer = Answer(response.status_code, _document(response), retries)
             if response.status_code not in _BUSY:
                 self.pace.answered()
                 return answer
-            why, wait = answer.fault or "", _told_to_wait(response)
-        raise ServerUnreachable(
-            f"{why}, {TRIES} times", where=str(self.client.base_url), mend="see the server's log, and repeat"
+            why, wait, kind = answer.fault or "", _told_to_wait(response), ServerUnreachable
+        raise kind(
+            f"{why}, {retries + 1} times",
+            where=str(self.client.base_url),
+            mend="see the server's log, and repeat",
         )
 
     async def each(
@@ -100,16 +112,29 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(url: str, key: str | None, most: int, pause: Pause = asyncio.sleep) -> AsyncIterator[Asking]:
-    """A server by its base URL (without /v1), with the key that it wants."""
+async def asking(
+    url: str, key: str | None, most: int, pause: Pause = asyncio.sleep, patience: float = 600
+) -> AsyncIterator[Asking]:
+    """A server by the URL that paths are put behind, with the key that it wants.
+
+    patience: seconds that one answer may take.
+    """
     headers = {"authorization": f"Bearer {key}"} if key else {}
     # An answer may queue behind all others on a slow server; a connection may not.
-    timeout = httpx.Timeout(600, connect=10)
     limits = httpx.Limits(max_connections=most)
     async with httpx.AsyncClient(
-        base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False
+        base_url=url,
+        headers=headers,
+        timeout=httpx.Timeout(patience, connect=10),
+        limits=limits,
+        trust_env=False,
     ) as client:
         yield Asking(client, most, pause)
+
+
+def _kind(error: httpx.TransportError) -> type[ServerUnreachable]:
+    nobody = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
+    return ServerUnreachable if nobody else Unanswered
 
 
 def _told_to_wait(response: httpx.Response) -> float:

@@ -13,15 +13,15 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "audit": Subcommand(
         "bench.score.audit_command:audit",
-        "Labels of the mechanism audit in a BFCL run, and agreement with given ones.",
+        "Labels of the mechanism audit in a BFCL or tau2 run, and agreement with given ones.",
     ),
     "bfcl": Subcommand(
         "bench.score.commands:bfcl",
         "Recall, accuracy, masking and loops of BFCL multi-turn results.",
     ),
     "tau2": Subcommand(
-        "bench.score.commands:tau2",
-        "pass^k, recall by class and loops of tau2-bench results.",
+        "bench.score.tau2_command:tau2",
+        "pass^k, recall by class, judged CONFIRM and loops of tau2-bench results.",
     ),
 }
 

@@ -15,7 +15,7 @@ B6 (is a claim of completion true) and B7 (how a probe failed) need a reader and
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,7 @@ LABELS: Final[Mapping[str, str]] = {
     "B4": "clarification before any call",
     "B5": "grader passed without the gold action",
 }
+SECOND_READING: Final = "B3_without_B1a"
 NOT_APPLICABLE: Final = "n.a."
 _ORDER: Final = (Action.TOOL_CALL, Action.REFUSE, Action.ASK, Action.CONFIRM, Action.OTHER)
 """The cascade, highest first."""
@@ -107,31 +108,48 @@ def _value(known: bool | None) -> Value:
 # Over many cases ------------------------------------------------------------------------------------------
 
 
-def rates(cases: Sequence[Json], seed: int) -> Json:
-    """Each label's rate over cases of `{id, audit}`, by scenario; null with the reason where no case has it.
+class Audited(NamedTuple):
+    """The labelled cases of one model or run."""
 
-    `B3_without_B1a` is the audit's second reading: B3 among miss_func cases without the gold action on time.
-    """
-    late = [case for case in cases if case["audit"]["B1a"] == 0]
+    titles: Mapping[str, str]
+    """By label what it says."""
+    groups: Mapping[str, Sequence[str]]
+    """By category its cases' ids."""
+    cases: Mapping[str, Labels]
+    """By id."""
+    units: Mapping[str, str]
+    """By id the unit that was sampled: BFCL's scenario, tau2's task."""
+
+
+def with_second_reading(labels: Labels) -> Labels:
+    """A case's labels with the audit's second reading of B3, which is among miss_func cases without B1a."""
+    return {**labels, SECOND_READING: labels["B3"]} if labels.get("B1a") == 0 else labels
+
+
+def rates(audited: Audited, cases: Mapping[str, Labels], seed: int) -> Json:
+    """Each label's rate over some cases by id, by unit; null with the reason where none has it."""
     told: Json = {}
-    for name, label, own in [*((label, label, cases) for label in LABELS), ("B3_without_B1a", "B3", late)]:
-        known = [case for case in own if case["audit"][label] in (0, 1)]
-        ones = [case["audit"][label] == 1 for case in known]
-        told |= share(name, ones, [scenario(case["id"]) for case in known], seed, "no case shows it")
+    for label in audited.titles:
+        known = [id for id, labels in cases.items() if labels.get(label) in (0, 1)]
+        ones = [cases[id][label] == 1 for id in known]
+        told |= share(label, ones, [audited.units[id] for id in known], seed, "no case shows it")
     return told
 
 
-def agreements(ours: Mapping[str, Labels], theirs: Mapping[str, Labels], seed: int) -> Json:
-    """By label how far two raters of the same cases agree, by case id, where both have 0 or 1."""
+def agreements(audited: Audited, theirs: Mapping[str, Labels], seed: int) -> Json:
+    """By label how far another rater of the same cases agrees, by id, where both have 0 or 1."""
     told: Json = {}
-    for label in LABELS:
-        ids = [id for id in ours if id in theirs and {ours[id][label], theirs[id].get(label)} <= {0, 1}]
+    ours = audited.cases
+    for label in audited.titles:
+        if label == SECOND_READING:
+            continue  # of the same label
+        ids = [id for id in ours if id in theirs and {ours[id].get(label), theirs[id].get(label)} <= {0, 1}]
         both = [(int(ours[id][label] == 1), int(theirs[id][label] == 1)) for id in ids]
-        scenarios = [scenario(id) for id in ids]
+        units = [audited.units[id] for id in ids]
         alike = [one == two for one, two in both]
         told[label] = {
-            **share("agreement", alike, scenarios, seed, "no case has it on both sides"),
-            **_kappa(both, scenarios, seed),
+            **share("agreement", alike, units, seed, "no case has it on both sides"),
+            **_kappa(both, units, seed),
             "disagreements": [id for id, same in zip(ids, alike, strict=True) if not same],
         }
     return told

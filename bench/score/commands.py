@@ -1,4 +1,4 @@
-"""`bench score bfcl`, `bench score tau2` and `bench score actions`."""
+"""`bench score bfcl` and `bench score actions`, and what they share with `bench score tau2`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,12 +10,10 @@ from bench.options import Shared, shared_options
 from bench.runs import DataFile, Plan, RunFolder
 from bench.score import actions as action_texts
 from bench.score import bfcl as bfcl_files
-from bench.score import tau2 as tau2_files
 from bench.score.bfcl_figures import model_figures
 from bench.score.classifier_time import classifier_time
 from bench.score.decision_log import logged_classes
-from bench.score.table import actions_text, bfcl_text, tau2_text
-from bench.score.tau2_figures import run_figures
+from bench.score.table import actions_text, bfcl_text
 from calibrators.actions import Cues
 
 Json = dict[str, Any]
@@ -56,7 +54,7 @@ def bfcl(
         category.score.path for model in models for category in model.categories.values() if category.score
     }
 
-    def measured() -> tuple[Json, list[Json]]:
+    def measured(_: RunFolder) -> tuple[Json, list[Json]]:
         figures = [model_figures(model, shared.seed, shared.limit) for model in models]
         return {"cues": cues, "models": [each for each, _ in figures]}, [
             {"key": f"{record['model']}/{record['id']}", **record}
@@ -66,36 +64,7 @@ def bfcl(
 
     files |= {decisions} if decisions else set()
     arguments = {"paths": [*map(str, paths)], "scores": scores and str(scores), "cues": cues}
-    _score("bfcl", arguments, files, shared, measured, bfcl_text)
-
-
-@click.command(
-    epilog="Examples: bench score tau2 simulations/my-run/results.json; bench score tau2 simulations/ --json"
-)
-@paths_argument
-@cues_option
-@shared_options(limit="Only the first N tasks of each run.")
-def tau2(*, shared: Shared, paths: tuple[Path, ...], cues: str) -> None:
-    """Score tau2-bench results: pass^k, recall by action class against accuracy, class mix, loops.
-
-    PATH is a results file, a run's folder, or a folder of several runs.
-    """
-    runs = tau2_files.read(paths, Cues(cues), shared.limit)
-    files = {file for run in runs for file in run.files}
-
-    def measured() -> tuple[Json, list[Json]]:
-        figures = [run_figures(run, shared.seed) for run in runs]
-        return {"cues": cues, "runs": [each for each, _ in figures]}, [
-            {
-                "key": f"{each['run']}/{record['task']}/{record['trial']}/{record['id']}",
-                "run": each["run"],
-                **record,
-            }
-            for each, records in figures
-            for record in records
-        ]
-
-    _score("tau2", {"paths": [*map(str, paths)], "cues": cues}, files, shared, measured, tau2_text)
+    score("bfcl", arguments, files, shared, measured, bfcl_text)
 
 
 @click.command(epilog="Examples: bench score actions when2call.jsonl --wrong; bench score actions cases.json")
@@ -113,7 +82,7 @@ def actions(*, shared: Shared, file: Path, wrong: bool, timed: bool, cues: str) 
     """
     samples = action_texts.read(file)[: shared.limit]
 
-    def measured() -> tuple[Json, list[Json]]:
+    def measured(_: RunFolder) -> tuple[Json, list[Json]]:
         result, records = action_texts.figures(samples, Cues(cues), shared.seed)
         if timed:
             texts = [sample.text for sample in samples if sample.text.strip()]
@@ -121,18 +90,18 @@ def actions(*, shared: Shared, file: Path, wrong: bool, timed: bool, cues: str) 
         return result, records
 
     arguments = {"file": str(file), "cues": cues, "time": timed}
-    _score("actions", arguments, [file], shared, measured, lambda result: actions_text(result, wrong))
+    score("actions", arguments, [file], shared, measured, lambda result: actions_text(result, wrong))
 
 
-def _score(
+def score(
     name: str,
     arguments: Mapping[str, Any],
     files: Iterable[Path],
     shared: Shared,
-    measured: Callable[[], tuple[Json, list[Json]]],
+    measured: Callable[[RunFolder], tuple[Json, list[Json]]],
     text: Callable[[Json], str],
 ) -> None:
-    """Write the run folder and show the result."""
+    """Write the run folder and show the result; `measured` may keep files of its own in it."""
     plan = Plan(
         command=f"score {name}",
         arguments=dict(arguments),
@@ -141,7 +110,7 @@ def _score(
         data={str(file): DataFile.of(file) for file in sorted(files)},
     )
     with RunFolder.open(shared.folder(f"score-{name}"), plan) as run:
-        result, rows = measured()
+        result, rows = measured(run)
         records = run.records()
         for row in rows:
             if row["key"] not in records:

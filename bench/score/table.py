@@ -149,6 +149,7 @@ def tau2_text(result: Json) -> str:
     if recall.rows:
         console.print(recall)
         console.print(_key())
+    _print_confirm(console, result["runs"], notes)
     _print_mix(console, result["runs"])
     _print_loops(console, [(run["run"], run["loops"]) for run in result["runs"]], notes)
     return _finish(console, notes)
@@ -217,7 +218,11 @@ def _remarks(each: Json, notes: _Notes) -> None:
         notes.add(f"lost replies found in the log: {each['texts_recovered']}")
     if each.get("gar_at_gold_turn_unmeasurable"):
         notes.add(f"unmeasurable at the gold turn: {each['gar_at_gold_turn_unmeasurable']}")
-    for error, count in sorted(each["errors"].items(), key=lambda item: -item[1])[:3]:
+    _errors(each["errors"], notes)
+
+
+def _errors(errors: Json, notes: _Notes) -> None:
+    for error, count in sorted(errors.items(), key=lambda item: -item[1])[:3]:
         notes.add(f"{count} × {' '.join(error.split())[:120]}")
 
 
@@ -238,6 +243,34 @@ def _print_loops(console: Console, rows: Sequence[tuple[str, Json]], notes: _Not
     console.print(table)
     caps = sorted({str(loops["max_steps"] or "unknown") for _, loops in rows})
     console.print(f"step cap: {', '.join(caps)}; figures of runs with another cap do not compare")
+
+
+def _print_confirm(console: Console, runs: Sequence[Json], notes: _Notes) -> None:
+    counts = ("writes", "judged", "unparsable", "unjudged", "unmeasurable")
+    table = _table(
+        "CONFIRM: database writes whose details were told and approved before",
+        ("run", "judge", *counts, "GAR", "Acc", "GAR − Acc", "2x2"),
+    )
+    for run in runs:
+        notes.at(f"{run['run']} CONFIRM")
+        confirm = run["confirm"]
+        if confirm is None:
+            notes.add(f"CONFIRM is not measurable: {run['confirm_reason']}")
+            continue
+        table.add_row(
+            run["run"],
+            f"{confirm['judge']['model']}, prompt {confirm['judge']['prompt']}",
+            *(str(confirm[name]) for name in counts),
+            notes.cell(confirm, "gar"),
+            notes.cell(confirm, "acc"),
+            notes.difference(confirm),
+            notes.crosstab(confirm),
+        )
+        _errors(confirm["errors"], notes)
+        if confirm["unjudged"]:
+            notes.add("unjudged writes are asked about again by the same command with the same --out")
+    if table.rows:
+        console.print(table)
 
 
 def _print_mix(console: Console, runs: Sequence[Json]) -> None:

@@ -10,8 +10,12 @@ did, or that the runner skipped, is errored; one without a reward is unmeasurabl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+import yaml
 
 from bench.errors import InputError
 from bench.score.emissions import Call, Emission, Offered, Turn, structured, text_calls
@@ -23,6 +27,26 @@ State = Literal["scored", "errored", "unmeasurable"]
 # Where a runner's own failure is written: upstream's reason, and the fields of older and of others' runners.
 _FAILURES = ("error", "exception", "traceback", "infrastructure_error", "runtime_error")
 _FAILED = ("infrastructure", "runtime_error")
+
+_WRITE_TOOLS_FROM: Final = "calibrators/data/published_cues.yaml (commit 5c9ec3df of the published code)"
+
+
+class WriteTools(NamedTuple):
+    """The tools that write to a domain's database."""
+
+    names: frozenset[str]
+    source: str
+    """Where that is known from."""
+
+
+class Message(NamedTuple):
+    """One message of a simulation."""
+
+    role: str
+    text: str
+    """Empty where it has none."""
+    calls: tuple[Call, ...]
+    """The structured ones."""
 
 
 class Simulation(NamedTuple):
@@ -36,10 +60,15 @@ class Simulation(NamedTuple):
     reward: float | None
     checks: Sequence[Json] | None
     """The reference actions with whether each was found; None where none were checked."""
+    messages: tuple[Message, ...]
     turns: tuple[Turn, ...]
     """The agent's emissions, by what the user said last; its scripted greeting is left out."""
-    called: frozenset[str]
-    """Names that the agent called."""
+
+    @property
+    def called(self) -> frozenset[str]:
+        """Names that the agent called."""
+        agent = (message for message in self.messages if message.role == "assistant")
+        return frozenset(call.name for message in agent for call in message.calls if call.name)
 
 
 @dataclass
@@ -50,6 +79,8 @@ class Run:
     path: Path
     files: list[Path]
     domain: str | None
+    write_tools: WriteTools | None
+    """None where it is not known which tools of the domain write."""
     agent: str | None
     trials: int
     """Planned trials of each task."""
@@ -144,11 +175,13 @@ def _run(file: Path, label: str, document: Json, cues: Cues, limit: int | None) 
     if not isinstance(trials, int):
         trials = len({one.get("trial") for one in kept}) or 1
     offered = _tools(environment.get("tool_defs"))
+    domain = _text(environment.get("domain_name"))
     return Run(
         label=label,
         path=file,
         files=files,
-        domain=_text(environment.get("domain_name")),
+        domain=domain,
+        write_tools=_write_tools().get(domain),
         agent=_text(_object(info.get("agent_info")).get("llm")),
         trials=trials,
         max_steps=info.get("max_steps"),
@@ -186,9 +219,7 @@ def _identity(one: Json) -> object:
 def _simulation(one: Json, offered: Offered | None, cues: Cues) -> Simulation:
     info = one.get("reward_info")
     checks = _object(info).get("action_checks")
-    messages = _objects(one.get("messages"))
-    agent = [message for message in messages if message.get("role") == "assistant"]
-    called = frozenset(call.name for message in agent for call in _calls(message) if call.name)
+    messages = tuple(map(_message, _objects(one.get("messages"))))
     return Simulation(
         id=str(one.get("id")),
         task=str(one.get("task_id")),
@@ -197,8 +228,8 @@ def _simulation(one: Json, offered: Offered | None, cues: Cues) -> Simulation:
         termination=_text(one.get("termination_reason")),
         reward=_number(_object(info).get("reward")),
         checks=_objects(checks) or None,
+        messages=messages,
         turns=_turns(messages, offered, cues),
-        called=called,
     )
 
 
@@ -214,21 +245,24 @@ def _state(one: Json) -> State:
     return "unmeasurable" if _number(info.get("reward")) is None else "scored"
 
 
-def _turns(messages: Sequence[Json], offered: Offered | None, cues: Cues) -> tuple[Turn, ...]:
-    users = any(message.get("role") == "user" for message in messages)
+def _message(message: Json) -> Message:
+    return Message(str(message.get("role")), _content(message.get("content")), _calls(message))
+
+
+def _turns(messages: Sequence[Message], offered: Offered | None, cues: Cues) -> tuple[Turn, ...]:
+    users = any(message.role == "user" for message in messages)
     turns: list[list[Emission]] = []
     for place, message in enumerate(messages):
-        if message.get("role") == "user" and (not turns or turns[-1]):
+        if message.role == "user" and (not turns or turns[-1]):
             turns.append([])  # not where the user only acted with tools of its own in between
-        elif message.get("role") == "assistant" and not (place == 0 and users and not _calls(message)):
+        elif message.role == "assistant" and not (place == 0 and users and not message.calls):
             turns = turns or [[]]
             turns[-1].append(_emission(message, offered, cues))
     return tuple(turn for turn in turns if turn)
 
 
-def _emission(message: Json, offered: Offered | None, cues: Cues) -> Emission:
-    text = _content(message.get("content"))
-    calls = _calls(message)
+def _emission(message: Message, offered: Offered | None, cues: Cues) -> Emission:
+    text, calls = message.text, message.calls
     called = frozenset({Action.TOOL_CALL} if calls else ())
     actions, published = (text_labels(text, each) | called for each in (cues, Cues.PUBLISHED))
     if not calls and is_call_text(text):
@@ -255,6 +289,14 @@ def _tools(definitions: Any) -> Offered | None:
         name: _object(signature).get("params") if isinstance(signature, dict) else None
         for name, signature in definitions.items()
     }
+
+
+@cache
+def _write_tools() -> Mapping[str | None, WriteTools]:
+    """The published table, by domain."""
+    text = resources.files("calibrators").joinpath("data/published_cues.yaml").read_text("utf-8")
+    table = yaml.safe_load(text)["tau2"]["write_tools"]
+    return {domain: WriteTools(frozenset(names), _WRITE_TOOLS_FROM) for domain, names in table.items()}
 
 
 def _object(value: Any) -> Json:

@@ -10,20 +10,25 @@ from typing import Any, Final
 import yaml
 
 from bench.intervals import cluster_ratios
+from bench.score.confirm import writes
 from bench.score.figures import Counts, Json, agreement, missing, no_agreement, share
+from bench.score.judge import Verdicts
 from bench.score.loops import loops
 from bench.score.tau2 import Run, Simulation
+from bench.score.tau2_audit import labels
 from calibrators.actions import Action
 
-WRITE_TOOLS_FROM: Final = "calibrators/data/published_cues.yaml (commit 5c9ec3df of the published code)"
 _PASS: Final = 1e-6
 """A reward so near to 1 passes, as upstream has it."""
 
 Hit = Callable[[Simulation], bool]
 
 
-def run_figures(run: Run, seed: int) -> tuple[Json, list[Json]]:
-    """A run's figures, and a record of each of its simulations."""
+def run_figures(run: Run, seed: int, verdicts: Verdicts | None = None) -> tuple[Json, list[Json]]:
+    """A run's figures, and a record of each of its simulations.
+
+    verdicts: the judge's on the run's writes; without it CONFIRM is null.
+    """
     scored = [one for one in run.simulations if one.state == "scored"]
     counts = _counts(run, run.simulations, len(run.tasks))
     with_a_run = {one.task for one in scored}
@@ -34,6 +39,7 @@ def run_figures(run: Run, seed: int) -> tuple[Json, list[Json]]:
         "domain": run.domain,
         "agent": run.agent,
         "trials": run.trials,
+        "write_tools": run.write_tools and run.write_tools.source,
         "counts": counts._asdict(),
         "partial": counts.run < counts.planned,
         "tasks": {
@@ -46,13 +52,17 @@ def run_figures(run: Run, seed: int) -> tuple[Json, list[Json]]:
         **share("acc", [passed(one) for one in scored], [one.task for one in scored], seed),
         "pass_k": _pass_k(run, scored, seed),
         **_classes(run, labelled, seed),
-        **missing("confirm", "needs an LLM judge"),
+        **_confirm(run, verdicts, seed),
         "class_mix": _mix(scored),
         "loops": _loops(run, scored, seed),
         "warnings": _warnings(run, counts, with_a_run),
     }
     hits = {label: _hit(run, label) for label in labelled}
-    return figures, [_record(one, labelled, hits) for one in run.simulations]
+    found = [(write, verdicts and verdicts.judge.key(write)) for write in writes(run)]
+    return figures, [
+        _record(one, labelled, hits, [(write.tool, key) for write, key in found if write.simulation is one])
+        for one in run.simulations
+    ]
 
 
 def passed(one: Simulation) -> bool:
@@ -107,14 +117,15 @@ def _classes(run: Run, labelled: Mapping[str, frozenset[str]], seed: int) -> Jso
             figure |= _checked(scored, seed)
         elif label.startswith("ask"):
             figure |= _published_ask(figure, scored, seed)
-    return {"classes": figures, "write_tools": WRITE_TOOLS_FROM}
+    return {"classes": figures}
 
 
 def _hit(run: Run, label: str) -> Hit:
     """When a simulation counts as a hit of its label (calibration.md section 3)."""
     if label == "refuse":
-        tools = frozenset(_data("calibrators", "published_cues.yaml")["tau2"]["write_tools"][run.domain])
-        return lambda one: not one.called & tools
+        assert run.write_tools is not None, "the domains with labels are those of the table"
+        names = run.write_tools.names
+        return lambda one: not one.called & names
     if label == "tool_call":
         return lambda one: not _failed(one)
     return asked
@@ -181,7 +192,7 @@ def _actions(task: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _labels(run: Run) -> dict[str, frozenset[str]]:
     """The tasks of each label; empty for a domain without labels. Ids are the audit's, as text."""
-    audit = _data("bench", "tau2_ask_tasks.yaml").get(run.domain)
+    audit = _ask_tasks().get(run.domain)
     if audit is None:
         return {}
     acting = frozenset(id for id, task in run.tasks.items() if _actions(task))
@@ -193,8 +204,37 @@ def _labels(run: Run) -> dict[str, frozenset[str]]:
 
 
 @cache
-def _data(package: str, name: str) -> Any:
-    return yaml.safe_load(resources.files(package).joinpath(f"data/{name}").read_text("utf-8"))
+def _ask_tasks() -> Any:
+    return yaml.safe_load(resources.files("bench").joinpath("data/tau2_ask_tasks.yaml").read_text("utf-8"))
+
+
+def _confirm(run: Run, verdicts: Verdicts | None, seed: int) -> Json:
+    """Over database writes: the share whose details were told and approved before, against accuracy."""
+    if run.write_tools is None:
+        return missing("confirm", f"which tools write is not known for the domain {run.domain or 'unknown'}")
+    if verdicts is None:
+        return missing("confirm", "needs an LLM judge (--judge)")
+    found = writes(run)
+    asked = [write for write in found if write.question is not None]
+    told = [(write, verdict.confirmed) for write in asked if (verdict := verdicts.of(write))]
+    judged = [(write, confirmed) for write, confirmed in told if confirmed is not None]
+    pairs = [(confirmed, passed(write.simulation)) for write, confirmed in judged]
+    clusters = [write.simulation.task for write, _ in judged]
+    nothing = "no write was judged" if found else "no simulation writes"
+    return {
+        "confirm": {
+            "judge": {"url": verdicts.judge.url, **verdicts.judge.told},
+            "writes": len(found),
+            "judged": len(judged),
+            "unparsable": len(told) - len(judged),
+            "unjudged": len(asked) - len(told),
+            "unmeasurable": len(found) - len(asked),
+            "errors": dict(Counter(fault for write in asked if (fault := verdicts.fault(write)))),
+            **share("gar", [hit for hit, _ in pairs], clusters, seed, nothing),
+            **share("acc", [passes for _, passes in pairs], clusters, seed, nothing),
+            **(agreement(pairs, clusters, seed) if pairs else no_agreement(nothing)),
+        }
+    }
 
 
 def _mix(scored: Sequence[Simulation]) -> Json:
@@ -258,17 +298,25 @@ def _of_another_task(one: Simulation, task: Mapping[str, Any]) -> bool:
     return None not in known | checked and not checked <= known
 
 
-def _record(one: Simulation, labelled: Mapping[str, frozenset[str]], hits: Mapping[str, Hit]) -> Json:
-    labels = [label for label, tasks in labelled.items() if one.task in tasks]
+def _record(
+    one: Simulation,
+    labelled: Mapping[str, frozenset[str]],
+    hits: Mapping[str, Hit],
+    written: Sequence[tuple[str, str | None]],
+) -> Json:
+    """written: the tool and the verdict's key of each write."""
     scored = one.state == "scored"
+    hit = {name: hits[name](one) for name, tasks in labelled.items() if one.task in tasks}
     return {
         "id": one.id,
         "task": one.task,
         "trial": one.trial,
         "state": one.state,
         "termination": one.termination,
-        "hits": {label: hits[label](one) if scored else None for label in labels},
+        "hits": {name: found if scored else None for name, found in hit.items()},
         "passed": passed(one) if scored else None,
         "asked": asked(one),
         "emissions": [[sorted(emission.actions) for emission in turn] for turn in one.turns],
+        "writes": [{"tool": tool, "verdict": key} for tool, key in written],
+        "audit": labels(one.turns, hit, passed=passed(one)) if scored else {},
     }

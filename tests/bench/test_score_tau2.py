@@ -403,5 +403,7 @@ def test_records_say_what_each_simulation_came_to(bench: Bench, tmp_path: Path) 
         "passed": True,
         "asked": True,
         "emissions": [[["ask"]]],
+        "writes": [],
+        "audit": {"refuse": {"B1b": 1, "B4": 1, "B5": 0}, "ask": {"B1b": 1, "B4": 1, "B5": 0}},
     }
     assert json.loads((bench.run / "run.json").read_text())["plan"]["command"] == "score tau2"

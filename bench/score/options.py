@@ -1,0 +1,47 @@
+"""The options that name the judge of CONFIRM, for every command that scores tau2."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from bench.errors import InputError
+from bench.options import JsonObject, key_of
+from bench.score.judge import Judge
+
+
+def judge_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which gets them as one `judge` argument, None where no judge is named."""
+
+    @click.option("--judge", "url", metavar="URL",
+                  help="Judge of CONFIRM: any OpenAI-compatible server.  [default: none]")  # fmt: skip
+    @click.option("--judge-model", "model", metavar="NAME", help="The judge's model.")
+    @click.option("--judge-api-key-env", "key_env", metavar="NAME",
+                  help="Environment variable that holds the judge's key.")  # fmt: skip
+    @click.option("--judge-fields", "fields", type=JsonObject(), default="{}", metavar="JSON",
+                  help="Added to the judge's requests, or in place of what they have.")  # fmt: skip
+    @click.option("--judge-concurrency", "concurrency", type=click.IntRange(1), default=8, show_default=True,
+                  metavar="N", help="Requests to the judge in flight at most.")  # fmt: skip
+    @click.option("--judge-timeout", "timeout", type=click.FloatRange(0, min_open=True), default=120,
+                  show_default=True, metavar="SECONDS", help="For one answer of the judge.")  # fmt: skip
+    @functools.wraps(function)
+    def command(
+        *,
+        url: str | None,
+        model: str | None,
+        key_env: str | None,
+        fields: dict[str, Any],
+        concurrency: int,
+        timeout: float,
+        **own: Any,
+    ) -> None:
+        if (url is None) != (model is None):
+            missing, there = ("--judge", "--judge-model") if url is None else ("--judge-model", "--judge")
+            raise InputError("is missing", where=missing, mend=f"give it beside {there}")
+        judge = None
+        if url and model:
+            judge = Judge(url, model, key_of(key_env, "--judge-api-key-env"), fields, concurrency, timeout)
+        function(judge=judge, **own)
+
+    return command
