@@ -333,10 +333,46 @@ def auc_difference(
     return _of_rankings(lambda w: after.auc(w) - before.auc(w), labels, len(set(names)), seed, draws, level)
 
 
+def equal_recall_difference(
+    hits: ArrayLike,
+    scores: ArrayLike,
+    positive: ArrayLike,
+    clusters: Labels | None = None,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+) -> Estimate:
+    """The false-positive rate of a threshold on scores minus that of other decisions, at their recall.
+
+    hits: (n,) of 0 and 1, the decisions that set the recall; scores: (n,) of the same cases, of which those
+    above a threshold are positives; positive: (n,) labels. The threshold that reaches the recall is found
+    anew in each draw, so that its choice widens the interval; between two scores the ROC is a straight line
+    (T. Fawcett, Pattern Recognit. Lett. 27 (2006) 861). As `auc` where there is no interval.
+    """
+    own, others, labels = _binary(hits), np.asarray(scores, float), _binary(positive)
+    if not own.shape == others.shape == labels.shape:
+        raise ValueError(f"{own.shape} decisions and {others.shape} scores for {labels.shape} labels")
+    names: Labels = range(len(labels)) if clusters is None else clusters
+    member = _cluster_index(names)
+    ranking = _Ranking(others, labels, member)
+
+    def change(weights: Floats) -> Floats:
+        cases = weights[:, member]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            recall, false = (
+                (cases * kind * own).sum(axis=1) / (cases * kind).sum(axis=1) for kind in (labels, 1 - labels)
+            )
+        difference: Floats = ranking.false_rate(weights, recall) - false
+        return difference
+
+    return _of_rankings(change, labels, len(set(names)), seed, draws, level)
+
+
 def _of_rankings(
     area: Callable[[Floats], Floats], labels: Floats, k: int, seed: int, draws: int, level: float
 ) -> Estimate:
-    """A figure of areas under cluster weights (draws, k), with its interval by cluster bootstrap."""
+    """A figure of rankings under cluster weights (draws, k), with its interval by cluster bootstrap."""
     n = len(labels)
 
     def none(estimate: float | None, reason: str) -> Estimate:
@@ -371,6 +407,24 @@ class _Ranking:
         with np.errstate(divide="ignore", invalid="ignore"):
             share: Floats = (ups * beaten).sum(axis=1) / (ups.sum(axis=1) * downs.sum(axis=1))
         return share
+
+    def false_rate(self, weights: Floats, recall: Floats) -> Floats:
+        """The share of negatives above the threshold at which a share `recall` (draws,) of positives is."""
+        cases = weights[:, self._member]
+        # From the highest score down, and before it the threshold that nothing is above.
+        ups, downs = (
+            np.cumsum(np.pad(self._by_score(cases * kind)[:, ::-1], ((0, 0), (1, 0))), axis=1)
+            for kind in (self._positive, 1 - self._positive)
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            hit, false = ups / ups[:, -1:], downs / downs[:, -1:]
+            # The two ends of the piece of the ROC that reaches the recall; rounding must not pass the last.
+            stop = np.argmax(hit >= np.minimum(recall, 1.0)[:, None] - 1e-12, axis=1)
+            row, start = np.arange(len(hit)), np.maximum(stop - 1, 0)
+            rise = hit[row, stop] - hit[row, start]
+            part = np.where(rise > 0, (recall - hit[row, start]) / rise, 0.0)
+            rate: Floats = false[row, start] + part * (false[row, stop] - false[row, start])
+        return rate
 
     def _by_score(self, weights: Floats) -> Floats:
         if len(self._starts) == weights.shape[1]:

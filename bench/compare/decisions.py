@@ -19,7 +19,7 @@ from bench.compare.systems import System, baseline, name
 from bench.decisions.example import Example
 from bench.decisions.split import joined
 from bench.errors import InputError
-from bench.intervals import auc, auc_difference
+from bench.intervals import auc, auc_difference, equal_recall_difference
 from calibrators.request import REQUEST_FIELDS
 
 Json = dict[str, Any]
@@ -97,6 +97,7 @@ def compare(
             label: {
                 **_separation(own, by_run[label].bias, decoding, seed),
                 "auc_change": _auc_change(measured[base.folder.label], own, seed),
+                "at_equal_recall": _at_equal_recall(base, measured, own, decoding, seed),
             }
             for label, own in measured.items()
         },
@@ -320,10 +321,32 @@ def _auc_change(before: Measured, after: Measured, seed: int) -> Json | None:
     """How the AUC differs from the baseline's run, on the cases both have; None for that run itself."""
     if before is after:
         return None
+    one, two = _on_both(before, after)
+    return auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
+
+
+def _at_equal_recall(
+    base: System, measured: Mapping[str, Measured], after: Measured, decoding: figures.Decoding, seed: int
+) -> Json | None:
+    """How over-calling differs from the baseline's where a bias brings a run to the baseline's call recall.
+
+    None for the baseline's own run, and where the first token alone doesn't show what a system does: under
+    another calibration than a bias, or at temperature 1.
+    """
+    before = measured[base.folder.label]
+    if before is after or base.bias is None or decoding != "greedy":
+        return None
+    one, two = _on_both(before, after)
+    hits = one.entries(base.bias, decoding)
+    return equal_recall_difference(hits, two.gap, one.due, one.groups, seed=seed)._asdict()
+
+
+def _on_both(before: Measured, after: Measured) -> tuple[Measured, Measured]:
+    """Two runs on the cases that both have."""
     known = [{example.id for example in own.examples} for own in (before, after)]
     both = set.intersection(*known)
     one, two = (own.where([example.id in both for example in own.examples]) for own in (before, after))
-    return auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
+    return one, two
 
 
 def _costs(first_token: Mapping[str, Json]) -> Json:

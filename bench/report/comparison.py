@@ -20,7 +20,10 @@ _RATES = ("over_calling", "call_recall")
 _FIRST_TOKEN = (*_RATES, "respond_recall", "missed", "decision_accuracy")
 _REPLIES = (*_RATES, "delayed_calls", "valid_calls", "right_tool")
 _COSTS = ("completion_tokens", "queries")
-_AUC = "How well the margin tells the labels apart, paired with the baseline's run; no bias changes it."
+_AUC = (
+    "How well the margin tells the labels apart, paired with the baseline's run; no bias changes it. "
+    "At equal recall: over-calling minus the baseline's, under the bias that brings a run to its call recall."
+)
 _FEW = 20
 _READINGS = {"gar": "GAR", "gar_at_gold_turn": "at gold turn", "acc": "Acc"}
 _COUNTS = ("planned", "run", "scored", "errored", "unmeasurable")
@@ -195,14 +198,19 @@ def _first_token(result: Result, drawn: Charts) -> str:
     rows += [[f"Risk R({rho})", *(cell(system["risk"][rho], "") for system in own.values())] for rho in rhos]
     rows += _count_rows(own)
     areas = [
-        [escape(label), cell(run["auc"], ""), cell(run["auc_change"], "change") if run["auc_change"] else ""]
+        [
+            escape(label),
+            cell(run["auc"], ""),
+            cell(run["auc_change"], "change") if run["auc_change"] else "",
+            cell(run["at_equal_recall"], "points") if run["at_equal_recall"] else "",
+        ]
         for label, run in result["runs"].items()
     ]
     how = {"greedy": "greedy decoding", "sampled": "temperature 1"}[result["decoding"]]
     return (
         figures(drawn, {name: caption for name, caption in captions.items() if name in drawn})
         + table(f"First token (E1), {how}; 95 % intervals.", ["E1 figure", *map(arm_name, own)], rows)
-        + table(_AUC, ["Run", "AUC", "change"], areas)
+        + table(_AUC, ["Run", "AUC", "change", "over-calling at equal recall, change"], areas)
     )
 
 

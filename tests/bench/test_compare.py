@@ -182,6 +182,10 @@ def test_checkpoints_are_compared_without_a_bias_and_each_at_its_own(bench: Benc
     assert areas["a"] == (10.5 / 16, None)
     assert areas["b"][0] == 13 / 16
     assert areas["b"][1]["estimate"] == 2.5 / 16
+    # a calls on three of four where one is due, and so does b with its bias just below 0.5: then it calls on
+    # one of four where none is due, and a on three.
+    assert document["runs"]["b"]["at_equal_recall"]["estimate"] == 1 / 4 - 3 / 4
+    assert document["runs"]["a"]["at_equal_recall"] is None
     # R(rho) = (rho * over-calling + missed) / (1 + rho)
     costs = document["costs"]
     for name, (over, recall) in rates.items():

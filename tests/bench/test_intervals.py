@@ -1,6 +1,7 @@
 """Intervals by their definitions, against scipy and slow formulas, and by simulated coverage."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from bench.intervals import (
     auc_difference,
     cluster_bootstrap,
     cluster_ratios,
+    equal_recall_difference,
     newcombe,
     no_discordance,
     paired_difference,
@@ -349,6 +351,47 @@ def test_the_difference_of_two_areas_is_taken_within_each_draw() -> None:
     assert width(figure) < min(width(area) for area in areas) / 2
     back = auc_difference(after, before, positive, clusters, seed=3)
     assert (back.low, back.high) == pytest.approx((-(figure.high or 0), -(figure.low or 0)))
+
+
+def slow_equal_recall(hits: Any, scores: Any, positive: Any) -> float:
+    """Down the scores, tie by tie, until the recall is reached; the last step in part."""
+    recall, before = hits[positive].mean(), hits[~positive].mean()
+    here = np.array([0.0, 0.0])
+    for score in sorted(set(scores), reverse=True):
+        step = np.array([(scores[kind] == score).mean() for kind in (positive, ~positive)])
+        if here[0] + step[0] >= recall - 1e-12:
+            part = (recall - here[0]) / step[0] if step[0] else 0.0
+            return float(here[1] + part * step[1] - before)
+        here += step
+    raise AssertionError
+
+
+def test_at_equal_recall_the_threshold_is_found_anew_in_each_draw() -> None:
+    generator = np.random.default_rng(12)
+    positive = generator.random(240) < 0.5
+    margins = generator.normal(positive * 1.0)
+    scores = np.round(margins + generator.normal(positive * 0.5, 0.5), 1)
+    hits = (margins > 0.2).astype(float)
+    clusters = np.arange(240) // 4
+    figure = equal_recall_difference(hits, scores, positive, clusters.tolist(), seed=7, draws=400)
+    assert figure.estimate == pytest.approx(slow_equal_recall(hits, scores, positive))
+    slow = []
+    for picks in np.random.default_rng(7).integers(0, 60, size=(400, 60)):
+        cases = np.concatenate([np.flatnonzero(clusters == sorted(range(60), key=str)[p]) for p in picks])
+        slow.append(slow_equal_recall(hits[cases], scores[cases], positive[cases]))
+    assert limits(figure) == pytest.approx(np.quantile(slow, [0.025, 0.975]))
+
+
+@pytest.mark.parametrize("cut", [-9.0, -0.5, 0.0, 1.0, 9.0])
+def test_a_threshold_on_its_own_scores_gains_nothing_at_equal_recall(cut: float) -> None:
+    generator = np.random.default_rng(13)
+    positive = np.arange(200) % 2 == 0
+    scores = generator.normal(positive * 1.0)
+    figure = equal_recall_difference((scores > cut).astype(float), scores, positive)
+    # The negatives between the cut and the lowest positive above it: a threshold need not take them.
+    lowest = scores[positive & (scores > cut)].min(initial=9.0)
+    spared = (~positive & (scores > cut) & (scores < lowest)).sum() / (~positive).sum()
+    assert figure.estimate == pytest.approx(-spared)
 
 
 def width(figure: Estimate) -> float:
