@@ -6,14 +6,12 @@ from typing import Any
 
 from bench.report.cases import Tried
 from bench.report.charts import Chart
-from bench.report.page import Section, cell, figures, paragraph, table
+from bench.report.page import Section, figures, paragraph, table
 from bench.report.replay_charts import Pair, pairs
-from bench.report.words import number, per_cent
+from bench.report.replay_rates import COUNTS, counts, crosstab, difference, loop, rate
 
 Json = Mapping[str, Any]
 
-_COUNTS = ("planned", "run", "scored", "errored", "unmeasurable")
-_FEW = 20
 _RATES = {
     "gar": "GAR",
     "gar_before": "before probes",
@@ -120,7 +118,7 @@ def _recall(result: Json, drawn: Sequence[Chart]) -> str:
         tables += [paragraph(reason, "soft") for reason in reasons]
     key = (
         "2x2: gold class emitted and passed, emitted and failed, missed and passed, missed and failed. "
-        f"Counts: {', '.join(_COUNTS)}."
+        f"Counts: {', '.join(COUNTS)}."
     )
     if probed:
         key += " GAR is of the replies that were served; a probe took others back."
@@ -143,20 +141,13 @@ def _heads(names: Sequence[str]) -> list[str]:
 
 
 def _row(arm: str, each: Json, names: Sequence[str]) -> list[str]:
-    crosstab = " ".join(map(str, each["crosstab"].values())) if each["crosstab"] else "–"
-    counts = " ".join(str(each["counts"][name]) for name in _COUNTS)
-    difference = cell(each["difference"], "points") if each["difference"] else "–"
-    difference += "<small>masking</small>" if each["masking"] else ""
-    return [escape(arm), *(_rate(each, name) for name in names), difference, crosstab, counts]
-
-
-def _rate(each: Json, name: str) -> str:
-    """A rate, below 20 cases the counts first (rigor.md 3)."""
-    figure = each[name]
-    if figure is None:
-        return f'<span title="{escape(each[f"{name}_reason"])}">–</span>'
-    shown = cell(figure)
-    return f"{figure['hits']}/{figure['of']} {shown}" if figure["of"] < _FEW else shown
+    return [
+        escape(arm),
+        *(rate(each, name) for name in names),
+        difference(each),
+        crosstab(each),
+        counts(each),
+    ]
 
 
 def _loops(result: Json) -> str:
@@ -165,7 +156,7 @@ def _loops(result: Json) -> str:
         for each in model["categories"]:
             loops = each["loops"]
             label = f"{escape(model['model'])}<small>{escape(_short(each))}</small>"
-            rows.append([label, *(_loop(loops, name) for name in _LOOPS)])
+            rows.append([label, *(loop(loops, name) for name in _LOOPS)])
     caps = ", ".join(
         sorted({str(each["loops"]["max_steps"]) for m in result["models"] for each in m["categories"]})
     )
@@ -177,21 +168,12 @@ def _loops(result: Json) -> str:
     return table("Turns and calls.", ["", *_LOOPS.values()], rows) + paragraph(key, "soft")
 
 
-def _loop(loops: Json, name: str) -> str:
-    figure = loops.get(name)
-    if figure is None or figure["estimate"] is None:
-        return "–"
-    if name == "calls_per_turn":
-        return number(figure["estimate"])
-    return f"{per_cent(figure['estimate'])}<small>{figure['hits']}/{figure['of']}</small>"
-
-
 def _single(single: Sequence[Json]) -> str:
     rows = [
         [
             f"{escape(each['model'])}<small>{escape(each['category'])}</small>",
-            _rate(each, "acc"),
-            _rate(each, "called"),
+            rate(each, "acc"),
+            rate(each, "called"),
             f"{each['run']}/{each['planned']}",
             str(each["errored"]),
         ]

@@ -6,14 +6,18 @@ it by counting, and so plays a case again from any point, in any order.
 
 import ast
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from calibrators import cri, sri
 
@@ -77,6 +81,9 @@ class Model:
         return 200, _completion(emission, body["tools"])
 
 
+Stand = TypeVar("Stand", bound=Model)
+
+
 def _probe(last: Json) -> str | None:
     """The probe whose message comes last, if one does."""
     headers = {"sri": (sri.HEADER, sri.STATE, sri.NO_STATE), "cri": (cri.HEADER,)}
@@ -116,7 +123,7 @@ def _call(number: int, text: str, tools: Sequence[Json]) -> Json:
 
 
 @contextmanager
-def served(model: Model) -> Iterator[Model]:
+def served(model: Stand) -> Iterator[Stand]:
     """Serve it on a free port until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -152,6 +159,23 @@ def served(model: Model) -> Iterator[Model]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def killed(command: Sequence[str], enough: Callable[[], bool]) -> None:
+    """Run `bench` in a process of its own, and kill it without notice once there is enough."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from bench.cli import main; main()", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not enough():
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(1)  # the kernel ends upstream's process now that its starter is gone
 
 
 class Bfcl:

@@ -1,11 +1,6 @@
 """`bench run bfcl`: upstream's own code drives whole cases to outcomes worked out by hand."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +14,7 @@ from bench.run.bfcl import cases
 from bench.run.bfcl.results import heal
 from bench.run.dry import DryPass
 from bench.run.rounds import DRY, rounds
-from tests.bench.playing import ASK, DONE, REFUSE, TOO_LONG, Bfcl, Json, Model, Trajectory, served
+from tests.bench.playing import ASK, DONE, REFUSE, TOO_LONG, Bfcl, Json, Model, Trajectory, killed, served
 from tests.bench.scoring import Bench, Shown, write
 
 FOUR = [f"multi_turn_miss_func_{n}" for n in range(4)]
@@ -112,7 +107,8 @@ def test_what_is_killed_goes_on_and_an_over_caller_is_masked_unless_its_calls_ar
     with served(Model(plays, seconds=0.1)) as model:
         command = ["run", "bfcl", "--upstream", model.url, "--ids", ",".join(FOUR), "--threads", "1"]
         command += ["--arm", "off=", "--arm", f"bypass=profile={profile}", "--out", str(tmp_path / "run")]
-        finished = _kill_after(2, command, tmp_path / "run")
+        killed(command, lambda: len(results(tmp_path / "run", "off")) >= 2)
+        finished = [row["id"] for row in results(tmp_path / "run", "off")]
         before = len(model.asked)
         model.seconds = 0
         document = bench.document(*command)
@@ -147,24 +143,6 @@ def test_what_is_killed_goes_on_and_an_over_caller_is_masked_unless_its_calls_ar
     audit = bench.document("score", "audit", tmp_path / "run", "--model", "off")
     rates = audit["rates"]["multi_turn_miss_func"]
     assert [rates[name]["hits"] for name in ("B1a", "B1b", "B3", "B4", "B5")] == [0, 1, 3, 0, 3]
-
-
-def _kill_after(rows: int, command: list[str], out: Path) -> list[str]:
-    """Kill `bench` without notice once its first arm has so many results; their ids."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from bench.cli import main; main()", *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while len(results(out, "off")) < rows:
-        assert process.poll() is None, "it ended by itself"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    time.sleep(1)  # the kernel ends upstream's process now that its starter is gone
-    return [row["id"] for row in results(out, "off")]
 
 
 def _replies(rows: list[Json], id: str) -> int:

@@ -18,6 +18,7 @@ from bench.run.bfcl import cases
 from bench.run.bfcl.figures import figures, recall_before_text, single_turn_text
 from bench.run.bfcl.replay import Replay, replay
 from bench.run.dry import DryPass
+from bench.run.logged import calibrations_text
 from bench.run.options import Serving, serving_options
 from bench.run.probed import probes_text
 from bench.run.rounds import dry_cases, rounds
@@ -154,19 +155,10 @@ def _earlier(run: RunFolder) -> Json:
 def summary(result: Json, folder: Path) -> str:
     """The result for a person at the terminal."""
     probes = probes_text(result["probes"])
-    applied = [f"  {arm}: {_applied(words)}" for arm, words in result["applied"].items()]
-    parts = ["\n".join(["calibration of replies", *applied]), *([probes] if probes else [])]
+    parts = [calibrations_text(result["applied"]), *([probes] if probes else [])]
     if result["models"]:
         parts.append(bfcl_text(result))
         parts += filter(None, [recall_before_text(result["models"])])
     if result["single_turn"]:
         parts.append(single_turn_text(result["single_turn"]))
     return "\n\n".join([*parts, f"run folder {folder}\nreport     {folder / 'report.html'}"])
-
-
-def _applied(words: Json | None) -> str:
-    if words is None:
-        return "not known, since there is no decision log"
-    shown = [f"{count} × {text}" for text, count in list(words.items())[:4]]
-    rest = sum(list(words.values())[4:])
-    return ", ".join([*shown, *([f"{rest} × others"] if rest else [])])

@@ -8,6 +8,7 @@ from typing import Any
 from bench.report.words import estimate_text
 from bench.run.bfcl.cases import MULTI_TURN
 from bench.run.bfcl.results import errored, result_files
+from bench.run.logged import calibrations, cost
 from bench.run.probed import by_turn, hits, looks
 from bench.score import bfcl as bfcl_files
 from bench.score.bfcl import GOLD
@@ -38,7 +39,7 @@ def figures(
     every = last_attempts(logs)
     for arm in arms:
         logged = every.get(arm, {})
-        applied[arm] = _applied(logged)
+        applied[arm] = calibrations(logged)
         probes[arm] = looks(logged) if logged else None
         cases: list[Json]
         if any(category in MULTI_TURN for category in planned):
@@ -54,7 +55,7 @@ def figures(
             if category not in MULTI_TURN:
                 told, cases = _single(root, arm, category, counts[category], seed)
                 single.append(told)
-                records += [{**case, **_cost(logged.get(case["id"], ()))} for case in cases]
+                records += [{**case, **cost(logged.get(case["id"], ()))} for case in cases]
     return {
         "cues": str(cues),
         "models": models,
@@ -66,7 +67,7 @@ def figures(
 
 def _probed(case: Json, records: Sequence[Row]) -> Json:
     """A multi-turn case's record with its cost, and its classes and hits before probes."""
-    told = {**case, **_cost(records)}
+    told = {**case, **cost(records)}
     if "error" in case:
         return told
     return {**told, "before": by_turn(records), **hits(records, GOLD[case["category"]])}
@@ -83,26 +84,6 @@ def _recall_before(category: str, cases: Sequence[Json], seed: int) -> Json:
         }
         found |= share(f"gar_{name}", [*known.values()], [*known], seed, "no decision log has its cases")
     return found
-
-
-def _applied(logged: Mapping[str, Sequence[Row]]) -> Json | None:
-    """How many replies had which calibration, by the words of X-Calibration-Applied; null without a log."""
-    counts = Counter(str(record.get("applied")) for replies in logged.values() for record in replies)
-    return dict(counts.most_common()) if logged else None
-
-
-def _cost(records: Sequence[Row]) -> Json:
-    """What a case took: upstream queries, their tokens, and seconds; null where the log doesn't have it."""
-    if not records:
-        return dict.fromkeys(("replies", "queries", "prompt_tokens", "completion_tokens", "seconds"))
-    queries = [query for record in records for query in record["queries"]]
-    return {
-        "replies": len(records),
-        "queries": len(queries),
-        "prompt_tokens": sum(query.get("prompt_tokens") or 0 for query in queries),
-        "completion_tokens": sum(query.get("completion_tokens") or 0 for query in queries),
-        "seconds": round(sum(record["ms"]["upstream"] + record["ms"]["own"] for record in records) / 1000, 3),
-    }
 
 
 def _single(root: Path, arm: str, category: str, planned: int, seed: int) -> tuple[Json, list[Json]]:
