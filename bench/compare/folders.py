@@ -18,6 +18,7 @@ KINDS: Mapping[str, Kind] = {
     "run decisions": "replies",
     "run when2call": "when2call",
     "score tau2": "tau2",
+    "run tau2": "tau2",
 }
 """What a comparison can be made of, by the command that wrote the folder."""
 _FILES: Mapping[Kind, tuple[str, ...]] = {

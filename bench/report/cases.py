@@ -41,6 +41,8 @@ class Tried(NamedTuple):
     """What ended it."""
     entry: str
     """Its id in the decision log."""
+    note: str | None = None
+    """What else there is to say of it."""
 
 
 class Case(NamedTuple):
@@ -142,7 +144,8 @@ def _case(case: Case, several: bool) -> str:
     )
     body = _talk(case.said) if case.said else paragraph("The decision log has no reply of it.", "soft")
     error = paragraph(_cut(case.tried.error, _LONG), "warn") if case.tried.error else ""
-    return f'<details class="case"{data}><summary>{head}</summary>{error}{body}</details>'
+    note = paragraph(_cut(case.tried.note, _LONG), "soft") if case.tried.note else ""
+    return f'<details class="case"{data}><summary>{head}</summary>{error}{note}{body}</details>'
 
 
 def _strip(case: Case) -> str:

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.report import cases, page, replay_bfcl, replay_replies
+from bench.report import cases, page, replay_bfcl, replay_replies, replay_tau2
 from bench.report.cases import Tried
 from bench.report.charts import Chart
 from bench.report.page import Section, paragraph, table
@@ -59,6 +59,15 @@ _KINDS: Mapping[str, Kind] = {
         charts=replay_replies.decision_charts,
         sections=replay_replies.decision_sections,
         tried=replay_replies.decision_tried,
+    ),
+    "run tau2": Kind(
+        title="tau2-bench through the proxy",
+        about="{benchmark}, its user simulated and its results graded by its own code",
+        unit="tasks",
+        applied=lambda result: result["applied"],
+        charts=replay_tau2.charts,
+        sections=replay_tau2.sections,
+        tried=replay_tau2.tried,
     ),
     "run when2call": Kind(
         title="When2Call through the proxy",

