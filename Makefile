@@ -53,6 +53,11 @@ clients: .venv-clients/.made tests/clients/node_modules/.made
 	@.venv/bin/bench setup bfcl
 	@touch $@
 
+# tau2-bench's own code, pinned, in an environment of its own (1.1 GB).
+.venv-tau2/.made: bench/data/tau2_requirements.txt | .venv/.made
+	@.venv/bin/bench setup tau2
+	@touch $@
+
 lint: .venv/.made
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -77,7 +82,7 @@ environments:
 	@$(MAKE) --silent --no-print-directory -j2 .venv/.made .venv-vllm/.made
 
 all-environments:
-	@$(MAKE) --silent --no-print-directory -j2 .venv-vllm/.made .venv/.made .venv-bfcl/.made clients
+	@$(MAKE) --silent --no-print-directory -j2 .venv-vllm/.made .venv/.made .venv-bfcl/.made .venv-tau2/.made clients
 
 # The lab model behind vLLM, the proxy in front, two sample requests; ARGS="--port 8090" and the like.
 run: environments
@@ -118,17 +123,18 @@ lab-publish: .venv-vllm/.made
 
 # The paper's comparison: teachers, mixed SFT and students on the lab model; docs/training.md. Each goes on where it
 # was killed, and one that is done is not trained again.
-.PHONY: lab lab-quick
+.PHONY: lab lab-quick lab-compare
 LAB_COMPARED := .cache/lab/compared
-LAB_STUDENTS := vanilla-0 union-0 soft-clamp-0 vanilla-1 union-1 soft-clamp-1 \
-    restore-first-0 placebo-0 logit-penalty-0 restore-all-0 hard-clip-0 global-reweight-0
+LAB_STUDENTS := vanilla-0 union-0 restore-first-0 placebo-0 soft-clamp-0 vanilla-1 union-1 soft-clamp-1 \
+    logit-penalty-0 restore-all-0 hard-clip-0 global-reweight-0
 LAB_TRAIN = .venv/bin/bench train --data $(LAB_COMPARED)/data.jsonl --precision bf16 --rate 5e-4 \
-    --max-prompt 128 --max-tokens 12 --steps 60
+    --max-prompt 128 --max-tokens 12 --rank 4 --steps 60
 LAB_TAUGHT = --base .cache/lab/lab --tool-teacher $(LAB_COMPARED)/tool-teacher/adapter \
     --response-teacher $(LAB_COMPARED)/response-teacher/adapter
 lab: lab-quick
 	@for one in $(LAB_STUDENTS); do \
 	$(LAB_TRAIN) --how $${one%-*} --seed $${one##*-} $(LAB_TAUGHT) --out $(LAB_COMPARED)/$$one || exit; done
+	@$(PY) -m bench.lab.compared $(LAB_SOME)
 
 lab-quick: .venv/.made .venv-vllm/.made
 	@.venv-vllm/bin/python -m bench.lab.merge >/dev/null
@@ -140,3 +146,7 @@ lab-quick: .venv/.made .venv-vllm/.made
 	@$(LAB_TRAIN) --how sft --base .cache/lab/lab --out $(LAB_COMPARED)/mixed-sft
 	@$(LAB_TRAIN) --how vanilla $(LAB_TAUGHT) --out $(LAB_COMPARED)/vanilla-0
 	@$(LAB_TRAIN) --how union $(LAB_TAUGHT) --out $(LAB_COMPARED)/union-0
+
+# Audit, calibrate and compare what is trained so far; LAB_SOME="--limit 240" takes fewer decisions.
+lab-compare: .venv/.made .venv-vllm/.made
+	@$(PY) -m bench.lab.compared $(LAB_SOME)
