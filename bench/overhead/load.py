@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, cast
 import httptools
 import uvloop
 
-from bench.overhead.processes import cpu_seconds, tree
+from bench.overhead.processes import cpu_seconds, peak_mb, reset_peaks, tree
 from bench.overhead.traffic import chat_body, stream_body
 
-_WARM_UP = 5
-# A target that answers nothing ends the block with a failure, so that no run hangs on it.
-_PATIENCE_SECONDS = 300.0
+# Requests by which a connection is warmed, and so many at most by all connections of a block together.
+_WARM_UP, _WARM_UP_ALL = 5, 100
 _CHUNK_MARK = b'"content":"'
 
 
@@ -37,10 +36,14 @@ class Job(NamedTuple):
     """How long new requests are begun."""
     limit: int | None
     """At most so many requests; None: no limit."""
+    model: str
+    """Asked for."""
     chunks: int | None
     """Chunks of a stream; None: requests without stream."""
     pid: int
-    """Root of the target's process tree, for its CPU time."""
+    """Root of the target's process tree, for its CPU time and memory."""
+    patience: float
+    """Seconds after `seconds` that answers are waited for, so that no run hangs on a target."""
 
 
 class Block(NamedTuple):
@@ -54,14 +57,20 @@ class Block(NamedTuple):
     """Median time from request to whole answer."""
     p99_ms: float
     """Its 99th percentile; the largest of fewer than 100."""
+    first_ms: float | None
+    """Median time from request to the first content of a stream; None without stream."""
     cpu_us: float
     """CPU microseconds of the target's processes per request."""
+    peak_mb: float
+    """The most that the target's processes had resident, in MB."""
     chunks: int
     """Content chunks received, as far as they lay within one read."""
     reads: int
     """Times that data came: about `chunks` where every chunk came alone."""
     client_busy: float
     """Share of the time that the load generator was at work; near 1 it measures itself."""
+    unfinished: int
+    """Requests that were given up at the end of the patience, and count nowhere else."""
     failures: int
     """Answers of another status, and connections that broke."""
     failure: str | None
@@ -78,6 +87,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.chunks = 0
         self.reads = 0
+        self.first: float | None = None
         self._answer: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -86,9 +96,13 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     def ask(self, request: bytes) -> asyncio.Future[None]:
-        """Send a request; the future is done when its answer is whole."""
+        """Send a request; the future is done when its answer is whole. _Failed where it can't be sent."""
+        if self.transport.is_closing():
+            raise _Failed("connection closed between requests")
         self._parser = httptools.HttpResponseParser(self)
         self._error = b""
+        self.chunks = self.reads = 0
+        self.first = None
         self._answer = self._loop.create_future()
         self.transport.write(request)
         return self._answer
@@ -105,6 +119,8 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self.chunks += body.count(_CHUNK_MARK)
+        if self.first is None and self.chunks:
+            self.first = time.perf_counter()
         if self._parser.get_status_code() != 200:
             self._error += body
 
@@ -124,7 +140,7 @@ class _Load:
     """The connections of a block, sharing a deadline and a count."""
 
     def __init__(self, job: Job) -> None:
-        body = chat_body() if job.chunks is None else stream_body(job.chunks)
+        body = chat_body() if job.chunks is None else stream_body(job.chunks, job.model)
         self._job = job
         self._request = (
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept: */*\r\n"
@@ -133,6 +149,7 @@ class _Load:
         self._begun = 0
         self.connections: list[_Connection] = []
         self.times: list[float] = []
+        self.firsts: list[float] = []
         self.failures: list[str] = []
         self.chunks = 0
         self.reads = 0
@@ -144,9 +161,8 @@ class _Load:
         _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
         self.connections.append(connection)
         if self._job.chunks is None:
-            for _ in range(_WARM_UP):
+            for _ in range(min(_WARM_UP, _WARM_UP_ALL // self._job.concurrency)):
                 await connection.ask(self._request)
-        connection.chunks = connection.reads = 0
 
     async def use(self, connection: _Connection, deadline: float) -> None:
         """Ask until the deadline, or the limit, or the connection fails."""
@@ -162,6 +178,8 @@ class _Load:
                 return
             self.last = clock()
             self.times.append(self.last - begun)
+            if self._job.chunks and connection.first is not None:
+                self.firsts.append(connection.first - begun)
             self._check(connection)
 
     def _check(self, connection: _Connection) -> None:
@@ -169,19 +187,20 @@ class _Load:
         wanted, got = self._job.chunks or 0, connection.chunks
         self.chunks += got
         self.reads += connection.reads
-        connection.chunks = connection.reads = 0
         if got < 0.95 * wanted:
             self.failures.append(f"{got} of {wanted} chunks came")
 
 
-async def drive(job: Job, patience: float = _PATIENCE_SECONDS) -> Block:
-    """Run a block and measure it; one that isn't over `patience` seconds after its time has failed."""
+async def drive(job: Job) -> Block:
+    """Run a block and measure it; one that brought no answer at all has failed."""
     load = _Load(job)
     try:
-        async with asyncio.timeout(job.seconds + patience):
-            return await _measured(load, job)
+        async with asyncio.timeout(job.patience):
+            for _ in range(job.concurrency):
+                await load.connect()
+        return await _measured(load, job)
     except TimeoutError:
-        return _failed(f"no answer in {job.seconds + patience:g} s")
+        return _failed(f"no answer in {job.patience:g} s")
     except (_Failed, OSError) as error:
         return _failed(str(error))
     finally:
@@ -190,30 +209,42 @@ async def drive(job: Job, patience: float = _PATIENCE_SECONDS) -> Block:
 
 
 def _failed(why: str) -> Block:
-    return Block(0, 0, 0, 0, 0, 0, 0, 0, 1, why)
+    return Block(0, 0, 0, 0, None, 0, 0, 0, 0, 0, 0, 1, why)
 
 
 async def _measured(load: _Load, job: Job) -> Block:
-    for _ in range(job.concurrency):
-        await load.connect()
     pids = tree(job.pid)
+    reset_peaks(pids)
     before, own, begun = cpu_seconds(pids), time.process_time(), time.perf_counter()
-    await asyncio.gather(*(load.use(c, begun + job.seconds) for c in load.connections))
-    after, busy = cpu_seconds(pids), time.process_time() - own
-    requests, seconds = len(load.times), max(load.last - begun, 1e-9)
-    ordered = sorted(load.times) or [0.0]
+    users = [asyncio.ensure_future(load.use(c, begun + job.seconds)) for c in load.connections]
+    done, unfinished = await asyncio.wait(users, timeout=job.seconds + job.patience)
+    after, busy, ended = cpu_seconds(pids), time.process_time() - own, time.perf_counter()
+    for user in unfinished:
+        user.cancel()
+    for user in done:
+        user.result()
+    if not load.times and not load.failures:
+        raise _Failed(f"no answer in {job.seconds + job.patience:g} s")
+    requests, seconds = len(load.times), (ended if unfinished or not load.times else load.last) - begun
     return Block(
         requests=requests,
         seconds=seconds,
-        p50_ms=1e3 * statistics.median(ordered),
-        p99_ms=1e3 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        p50_ms=1e3 * statistics.median(load.times or [0.0]),
+        p99_ms=1e3 * _percentile(load.times or [0.0], 0.99),
+        first_ms=1e3 * statistics.median(load.firsts) if load.firsts else None,
         cpu_us=1e6 * (after - before) / max(requests, 1),
+        peak_mb=peak_mb(pids),
         chunks=load.chunks,
         reads=load.reads,
         client_busy=busy / seconds,
+        unfinished=len(unfinished),
         failures=len(load.failures),
         failure=load.failures[0] if load.failures else None,
     )
+
+
+def _percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def main() -> None:

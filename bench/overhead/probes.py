@@ -1,26 +1,18 @@
-"""`python -m bench.overhead.probes`: what the context probes cost where they find nothing to do, and while
-they hold streams.
+"""`python -m bench.overhead.probes`: what the context probes cost where they find nothing to do.
 
-The first is the CPU time that SRI and CRI add to one reply of a conversation of 30 messages with 20 tools,
-by the part: what is remembered of the case, and each probe's look. The second puts many streams at once on
-`seam serve`, with a canned upstream that takes its time: SRI holds each of them, asks again, and holds the
-second reply too.
+That is the CPU time that SRI and CRI add to one reply of a conversation of 30 messages with 20 tools, by the
+part: what is remembered of the case, and each probe's look. What they cost under load, and while they hold
+streams, `bench overhead` measures.
 """
 
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import uvloop
 
-from bench.overhead.load import Block, Job, drive
-from bench.overhead.processes import require_linux, tree
-from bench.overhead.targets import all_serving, seam
 from bench.overhead.traffic import chat_body, replies
 from calibrators.body import Body
 from calibrators.case import NOTHING, Case, History, key_of
@@ -31,7 +23,7 @@ from calibrators.reply import Reply
 from calibrators.sri import Sri
 
 MESSAGES, TOOLS = 30, 20
-CPU_BAR_US, MEMORY_BAR_MIB = 200.0, 400.0
+CPU_BAR_US = 200.0
 
 
 class Look(NamedTuple):
@@ -154,35 +146,7 @@ def _spent(play: Callable[[], object], plays: int) -> Spent:
     return Spent(statistics.median(times), sorted(times)[len(times) // 10])
 
 
-class Held(NamedTuple):
-    """Many streams that a probe holds at once."""
-
-    streams: int
-    block: Block
-    memory_mib: float
-    """The most that the proxy's processes had in memory."""
-
-
-def hold(streams: int, chunks: int, interval_ms: float) -> Held:
-    """Put the streams on `seam serve` and wait for all of them."""
-    target = seam("Seam with SRI on", sri=True)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        all_serving([target], Path(folder), interval_ms) as servers,
-    ):
-        server = servers["seam"]
-        job = Job(server.port, streams, 60.0, streams, chunks, server.pid)
-        block = uvloop.run(drive(job))
-        return Held(streams, block, sum(map(_peak_mib, tree(server.pid))))
-
-
-def _peak_mib(pid: int) -> float:
-    """The most memory that a process has had resident."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
-
-
-def shown(costs: Sequence[Cost], first: Spent, held: Held | None, seconds: float) -> str:
+def shown(costs: Sequence[Cost], first: Spent) -> str:
     """The figures as Markdown."""
     lines = [
         f"{MESSAGES} messages, {TOOLS} tools: CPU µs a reply, median (lowest decile); bar: {CPU_BAR_US:g}",
@@ -193,61 +157,34 @@ def shown(costs: Sequence[Cost], first: Spent, held: Held | None, seconds: float
         "",
         f"A case that is first seen with all of its messages: {first} for its memory, once.",
     ]
-    if held is not None:
-        block = held.block
-        lines += [
-            "",
-            f"{held.streams:,} streams held twice for {seconds:.1f} s each: {block.requests:,} whole, "
-            f"{block.failures} failed{f' ({block.failure})' if block.failure else ''}, "
-            f"proxy at most {held.memory_mib:.0f} MiB (bar: {MEMORY_BAR_MIB:g}), "
-            f"median {block.p50_ms / 1000:.1f} s from request to [DONE], "
-            f"{block.cpu_us / 1000:.1f} ms of CPU a stream",
-        ]
     return "\n".join(lines)
 
 
-def document(costs: Sequence[Cost], first: Spent, held: Held | None) -> Mapping[str, Any]:
+def document(costs: Sequence[Cost], first: Spent) -> Mapping[str, Any]:
     """The figures as JSON."""
-    streams = held and {**held._asdict(), "block": held.block._asdict()}
     looked = [
         {"name": cost.name, "total": cost.total._asdict(), "memory": cost.memory._asdict()} for cost in costs
     ]
-    return {"cpu_us": looked, "first_seen_us": first._asdict(), "held": streams}
+    return {"cpu_us": looked, "first_seen_us": first._asdict()}
 
 
-def unmet(costs: Sequence[Cost], held: Held | None) -> list[str]:
+def unmet(costs: Sequence[Cost]) -> list[str]:
     """The bars that are not met."""
-    dear = [f"{cost.name}: {cost.total} µs" for cost in costs if cost.total.median >= CPU_BAR_US]
-    if held is None:
-        return dear
-    failed = [f"{held.block.failures} streams failed"] if held.block.failures else []
-    heavy = [f"{held.memory_mib:.0f} MiB"] if held.memory_mib >= MEMORY_BAR_MIB else []
-    return dear + failed + heavy
+    return [f"{cost.name}: {cost.total} µs" for cost in costs if cost.total.median >= CPU_BAR_US]
 
 
 @click.command()
 @click.option("--plays", type=click.IntRange(min=1), default=2000, show_default=True,
               help="How often each flow is played.")  # fmt: skip
-@click.option("--streams", type=click.IntRange(min=0), default=1000, show_default=True,
-              help="Streams held at once; 0 measures none.")  # fmt: skip
-@click.option("--chunks", type=click.IntRange(min=1), default=20, show_default=True,
-              help="Length of each stream.")  # fmt: skip
-@click.option("--interval-ms", type=click.FloatRange(min=0), default=500.0, show_default=True,
-              help="Between its chunks.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--check", is_flag=True, help="Exit 1 unless the bars are met.")
-def main(*, plays: int, streams: int, chunks: int, interval_ms: float, as_json: bool, check: bool) -> None:
-    """Measure what the probes cost where they do nothing, and while they hold streams."""
-    require_linux()
+def main(*, plays: int, as_json: bool, check: bool) -> None:
+    """Measure what the probes cost where they do nothing."""
     body = conversation()
     costs = [measured(look, body, plays) for look in looks()]
     first = _spent(lambda: _remembered(body, NOTHING), plays)
-    held = hold(streams, chunks, interval_ms) if streams else None
-    if as_json:
-        click.echo(json.dumps(document(costs, first, held), indent=2))
-    else:
-        click.echo(shown(costs, first, held, chunks * interval_ms / 1000))
-    if check and (failed := unmet(costs, held)):
+    click.echo(json.dumps(document(costs, first), indent=2) if as_json else shown(costs, first))
+    if check and (failed := unmet(costs)):
         raise click.ClickException("; ".join(failed))
 
 

@@ -1,4 +1,4 @@
-"""Server processes that the bench starts: their life, and the CPU time they use.
+"""Server processes that the bench starts: their life, the CPU time and the memory that they use.
 
 CPU time is read from the kernel's clock of each process (`clock_getcpuclockid`), which counts
 nanoseconds and all threads, those that ended too; /proc/PID/stat counts ticks of 10 ms, a tenth of a
@@ -82,7 +82,7 @@ def await_ready(
                 f"ended at once (exit {code}): {last_line(log)}", where=name, mend=f"see {log}"
             )
         try:
-            status, said = _post(port, body, seconds)
+            status, said = _exchange(port, seconds, "POST", "/v1/chat/completions", body)
         except (OSError, HTTPException):
             time.sleep(0.05)
             continue
@@ -93,11 +93,18 @@ def await_ready(
     raise ServerUnreachable(f"not ready within {seconds:.0f} s ({last})", where=name, mend=f"see {log}")
 
 
-def _post(port: int, body: bytes, seconds: float) -> tuple[int, bytes]:
+def asked(port: int, path: str) -> bytes:
+    """What a server of 127.0.0.1 answers to a GET; OSError or HTTPException where it doesn't."""
+    return _exchange(port, 60, "GET", path)[1]
+
+
+def _exchange(
+    port: int, seconds: float, method: str, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
     # The load generator imports this module in every block: http.client, since httpx takes long to import.
     connection = HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        connection.request(method, path, body, {"content-type": "application/json"} if body else {})
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -145,6 +152,36 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         except OSError:
             continue
     return total
+
+
+def reset_peaks(pids: Sequence[int]) -> None:
+    """Let `peak_mb` count from now on. Where the kernel refuses that it counts from a process's start."""
+    for pid in pids:
+        with suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_mb(pids: Sequence[int]) -> float:
+    """The most that each of the processes has had resident, in all, in MB; pages they share count in each."""
+    total = 0
+    for pid in pids:
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            total += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    return total * 1024 / 1e6
+
+
+def allow_open_files(count: int) -> None:
+    """Raise our limit of open files, which servers inherit; InputError where it can't be so high."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        if hard != resource.RLIM_INFINITY and hard < count:
+            raise InputError(
+                f"{count:,} files are to be open in a process, and {hard:,} may be",
+                where="bench overhead",
+                mend=f"raise the limit (ulimit -Hn {count}) or lower --concurrency and --open-streams",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 class Usage(NamedTuple):

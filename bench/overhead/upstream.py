@@ -6,17 +6,18 @@ It prints one line of JSON, `{"port": N}`, when it listens. In a test it runs in
 
     async with serving(interval=0.001) as port: ...
 
-POST /v1/chat/completions answers with the replies of `traffic` in turn, or with a stream of as many
-content chunks as the request's `max_tokens` (`max_completion_tokens`) says, 100 without it, one HTTP
-chunk and one write each, `interval` seconds apart; then finish, usage if asked for, and [DONE]. GET
-/v1/models, /health and /version answer as vLLM does. Other paths are 404. It holds no state between
-requests, reads no header, and takes one request at a time on a connection.
+POST /v1/chat/completions answers with the replies of `traffic` in turn, or with one of them as a stream: as
+many content chunks as the request's `max_tokens` (`max_completion_tokens`) says, 100 without it, the text's
+end last, one HTTP chunk and one write each, `interval` seconds apart, or half a second for the model
+`canned-slow`; then calls, finish, usage if asked for, and [DONE]. GET /v1/models, /health and /version answer
+as vLLM does; GET /streams says how many streams were open at once at the most since it was last asked. Other
+paths are 404. It reads no header, and takes one request at a time on a connection.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from itertools import cycle, islice
 from typing import cast
@@ -25,9 +26,11 @@ import click
 import httptools
 import uvloop
 
-from bench.overhead.traffic import MODEL, replies, words
+from bench.overhead.traffic import MODEL, SLOW_MODEL, Json, compact, turns, words
 
 _STREAMS = re.compile(rb'"stream"\s*:\s*true')
+_SLOW = re.compile(rb'"model"\s*:\s*"%s"' % SLOW_MODEL.encode())
+_SLOW_SECONDS = 0.5
 _LENGTH = re.compile(rb'"max(?:_completion)?_tokens"\s*:\s*(\d+)')
 _USAGE = re.compile(rb'"include_usage"\s*:\s*true')
 _DEFAULT_CHUNKS = 100
@@ -54,43 +57,89 @@ def _event(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(event), event)
 
 
-def _chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
+def _chunk(delta: Json, finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, "token_ids": None}
-    return json.dumps(_CHUNK | {"choices": [choice]}, separators=(",", ":")).encode()
+    return compact(_CHUNK | {"choices": [choice]})
+
+
+class _Streamed:
+    """A reply as the events of a stream, encoded once."""
+
+    def __init__(self, reply: Json) -> None:
+        choice = reply["choices"][0]
+        self._content = [_event(_chunk({"content": word})) for word in words(choice["message"]["content"])]
+        self._calls = [
+            _event(_chunk({"tool_calls": [part]}))
+            for index, call in enumerate(choice["message"]["tool_calls"])
+            for part in _parts(index, call)
+        ]
+        self._last = _event(_chunk({}, choice["finish_reason"]))
+
+    def events(self, chunks: int) -> Iterator[bytes]:
+        """So many content events that end as the text ends, the calls, and the finish."""
+        begin = -chunks % len(self._content)
+        yield from islice(cycle(self._content), begin, begin + chunks)
+        yield from self._calls
+        yield self._last
+
+
+def _parts(index: int, call: Json) -> Iterator[Json]:
+    """A call as vLLM's parsers send it: its head first, then its arguments."""
+    function = call["function"]
+    yield {"index": index, **call, "function": {"name": function["name"], "arguments": ""}}
+    yield {"index": index, "function": {"arguments": function["arguments"]}}
 
 
 class Canned:
-    """Everything the server says, encoded once."""
+    """Everything the server says, encoded once, and how many streams it has open."""
 
     def __init__(self, interval: float) -> None:
-        self.interval = interval
-        self.replies = cycle([_answer(reply) for reply in replies()])
-        self.stream_head = _head("200 OK", b"text/event-stream; charset=utf-8", None)
-        self.first = _event(_chunk({"role": "assistant", "content": ""}))
-        self.content = [_event(_chunk({"content": word})) for word in words()]
-        self.last = _event(_chunk({}, "stop"))
-        self.done = _event(b"[DONE]") + b"0\r\n\r\n"
-        models = {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 32768}]}
-        self.documents = {
-            b"/v1/models": _answer(json.dumps(models).encode()),
+        self._interval = interval
+        self._replies = cycle([_answer(compact(reply)) for reply in turns()])
+        self._streams = cycle([_Streamed(reply) for reply in turns()])
+        self._head = _head("200 OK", b"text/event-stream; charset=utf-8", None)
+        self._first = _event(_chunk({"role": "assistant", "content": ""}))
+        self._done = _event(b"[DONE]") + b"0\r\n\r\n"
+        models = [{"id": name, "object": "model", "max_model_len": 32768} for name in (MODEL, SLOW_MODEL)]
+        self._documents = {
+            b"/v1/models": _answer(compact({"object": "list", "data": models})),
             b"/version": _answer(b'{"version":"0.32.0"}'),
             b"/health": _answer(b""),
         }
-        self.unknown = _answer(b'{"detail":"Not Found"}', "404 Not Found")
+        self._unknown = _answer(b'{"detail":"Not Found"}', "404 Not Found")
+        self._open = 0
+        self._most_open = 0
 
-    def usage(self, chunks: int) -> bytes:
-        """The usage event of a stream."""
-        count = {"prompt_tokens": 2071, "total_tokens": 2071 + chunks, "completion_tokens": chunks}
-        return _event(json.dumps(_CHUNK | {"choices": [], "usage": count}).encode())
+    def answer(self, path: bytes, body: bytes) -> bytes | None:
+        """The whole answer to a request; None where it is a stream."""
+        if path == b"/streams":
+            most, self._most_open = self._most_open, self._open
+            return _answer(compact({"most_open": most}))
+        if path != b"/v1/chat/completions":
+            return self._documents.get(path, self._unknown)
+        return None if _STREAMS.search(body) else next(self._replies)
 
-    def events(self, body: bytes) -> Iterator[bytes]:
-        """The events of the stream that a request asks for."""
+    def interval(self, body: bytes) -> float:
+        """Seconds between the events of a stream."""
+        return _SLOW_SECONDS if _SLOW.search(body) else self._interval
+
+    def events(self, body: bytes) -> Generator[bytes]:
+        """The events of the stream that a request asks for, which is open until they end or are closed."""
         asked = _LENGTH.search(body)
         chunks = int(asked[1]) if asked else _DEFAULT_CHUNKS
-        yield self.stream_head + self.first
-        yield from islice(cycle(self.content), chunks)
-        yield self.last
-        yield (self.usage(chunks) if _USAGE.search(body) else b"") + self.done
+        self._open += 1
+        self._most_open = max(self._most_open, self._open)
+        try:
+            yield self._head + self._first
+            yield from next(self._streams).events(chunks)
+        finally:
+            self._open -= 1
+        yield (self._usage(chunks) if _USAGE.search(body) else b"") + self._done
+
+    def _usage(self, chunks: int) -> bytes:
+        """The usage event of a stream."""
+        count = {"prompt_tokens": 2071, "total_tokens": 2071 + chunks, "completion_tokens": chunks}
+        return _event(compact(_CHUNK | {"choices": [], "usage": count}))
 
 
 class _Connection(asyncio.Protocol):
@@ -99,7 +148,8 @@ class _Connection(asyncio.Protocol):
     def __init__(self, canned: Canned) -> None:
         self._canned = canned
         self._loop = asyncio.get_running_loop()
-        self._events: Iterator[bytes] | None = None
+        self._events: Generator[bytes] | None = None
+        self._interval = 0.0
         self._timer: asyncio.Handle | None = None
         self._paused = False
 
@@ -110,7 +160,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._events = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
         if self._timer is not None:
             self._timer.cancel()
 
@@ -140,14 +192,13 @@ class _Connection(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        canned = self._canned
-        if self._path.partition(b"?")[0] != b"/v1/chat/completions":
-            self._transport.write(canned.documents.get(self._path, canned.unknown))
-        elif _STREAMS.search(self._body):
-            self._events = canned.events(self._body)
-            self._send_event()
-        else:
-            self._transport.write(next(canned.replies))
+        answer = self._canned.answer(self._path.partition(b"?")[0], self._body)
+        if answer is not None:
+            self._transport.write(answer)
+            return
+        self._interval = self._canned.interval(self._body)
+        self._events = self._canned.events(self._body)
+        self._send_event()
 
     def _send_event(self) -> None:
         """Write one event and come back for the next, unless the client is behind or has left."""
@@ -158,8 +209,8 @@ class _Connection(asyncio.Protocol):
         self._transport.write(event)
         if self._paused:
             return
-        if self._canned.interval:
-            self._timer = self._loop.call_later(self._canned.interval, self._send_event)
+        if self._interval:
+            self._timer = self._loop.call_later(self._interval, self._send_event)
         else:
             self._timer = self._loop.call_soon(self._send_event)
 

@@ -9,7 +9,7 @@ import click
 from bench.compare.folders import result_of
 from bench.errors import InputError
 from bench.options import Shared, shared_options
-from bench.report import audit, calibration, comparison, drift, replay
+from bench.report import audit, calibration, comparison, drift, overhead, replay
 from bench.runs import RunFolder, check_done, read_manifest
 
 _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
@@ -17,6 +17,7 @@ _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
     "calibrate": calibration.write_report,
     "compare": comparison.write_report,
     "drift": drift.write_report,
+    "overhead": overhead.write_report,
     **dict.fromkeys(replay.COMMANDS, replay.write_report),
 }
 """What writes a page, by the command that made the run."""
@@ -33,8 +34,8 @@ _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
 def command(*, shared: Shared, folder: Path) -> None:
     """Make a run's report again: report.html and charts/, in its folder or in --out.
 
-    RUN is the folder of a bench calibrate, compare, drift or run that is done; nothing is measured or drawn
-    anew.
+    RUN is the folder of a bench audit, calibrate, compare, drift, overhead or run that is done; nothing is
+    measured or drawn anew.
     """
     manifest = read_manifest(folder)
     write = _PAGES.get(manifest.plan.command)

@@ -99,7 +99,10 @@ def test_every_command_takes_the_shared_options() -> None:
     [
         (["overhed"], "bench: No such command 'overhed'; the nearest is 'overhead'; see bench --help"),
         (["overhead", "--round", "3"], "bench overhead: No such option '--round'"),
-        (["overhead", "--targets", "nginx"], "'nginx' is none of direct, bare, litellm, seam"),
+        (
+            ["overhead", "--targets", "envoy"],
+            "'envoy' is none of direct, nginx, bare, litellm",
+        ),
         (["overhead", "--concurrency", "1,x"], "'1,x' is no list of whole numbers"),
         (["overhead", "--seconds", "0"], "0.0 is not in the range"),
     ],

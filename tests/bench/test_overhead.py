@@ -6,11 +6,15 @@ Structure and plausibility only: no test here asks for speed.
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -19,10 +23,33 @@ from bench import environments
 from bench.errors import CheckFailed, InputError, ServerUnreachable
 from bench.overhead import figures, probes
 from bench.overhead.load import Block, Job, drive
-from bench.overhead.measure import Load, Measured, Settings, loads, measure_round
-from bench.overhead.processes import Server, Usage, await_ready, cpu_seconds, free_port, running, tree
-from bench.overhead.traffic import chat_body, replies, stream_body
+from bench.overhead.measure import (
+    OPEN_CHUNKS,
+    Kind,
+    Load,
+    Measured,
+    Settings,
+    given_up,
+    loads,
+    measure_round,
+    read_round,
+)
+from bench.overhead.processes import (
+    Server,
+    Usage,
+    allow_open_files,
+    await_ready,
+    cpu_seconds,
+    free_port,
+    peak_mb,
+    reset_peaks,
+    running,
+    tree,
+)
+from bench.overhead.targets import PROXIES
+from bench.overhead.traffic import MODEL, SLOW_MODEL, chat_body, replies, stream_body, turns
 from bench.overhead.upstream import serving
+from calibrators.actions import asks
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 
@@ -39,10 +66,16 @@ def test_the_traffic_is_of_a_realistic_size() -> None:
     assert all(1_200 < len(reply) < 1_800 for reply in replies())
 
 
-async def test_replies_take_turns() -> None:
+async def test_replies_take_turns_and_one_in_ten_halts() -> None:
     async with serving() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        got = [(await client.post("/v1/chat/completions", content=chat_body())).content for _ in range(4)]
-    assert got == [*replies(), *replies()]
+        got = [(await client.post("/v1/chat/completions", content=chat_body())).content for _ in range(12)]
+    assert [json.loads(reply) for reply in got] == [*turns(), *turns()[:2]]
+    assert got[:4] == [*replies(), *replies()]
+    said = [reply["choices"][0] for reply in turns()]
+    calls = [choice["finish_reason"] == "tool_calls" for choice in said]
+    asking = [asks(choice["message"]["content"]) for choice in said]
+    assert (sum(calls), sum(asking)) == (4, 5)
+    assert not any(call and ask for call, ask in zip(calls, asking, strict=True))
 
 
 def events_of(body: str) -> list[Any]:
@@ -65,6 +98,42 @@ async def test_a_stream_has_as_many_chunks_as_it_may_have_tokens(interval: float
     assert all(event["choices"][0]["delta"]["content"] for event in content)
     assert last["choices"][0]["finish_reason"] == "stop"
     assert usage["usage"]["completion_tokens"] == 300
+
+
+async def test_streams_take_turns_and_end_as_their_replies_do() -> None:
+    async with serving() as port, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        streams = [events_of((await client.post(url, content=stream_body(30))).text) for _ in range(10)]
+    for events, reply in zip(streams, turns(), strict=True):
+        deltas = [event["choices"][0]["delta"] for event in events]
+        message = reply["choices"][0]["message"]
+        assert message["content"].endswith("".join(delta.get("content", "") for delta in deltas).lstrip())
+        parts = [part for delta in deltas for part in delta.get("tool_calls", ())]
+        told = [part["function"] for part in parts]
+        names = [function["name"] for function in told if "name" in function]
+        assert names == [call["function"]["name"] for call in message["tool_calls"]]
+        arguments = "".join(function["arguments"] for function in told)
+        assert arguments == "".join(call["function"]["arguments"] for call in message["tool_calls"])
+        assert events[-1]["choices"][0]["finish_reason"] == reply["choices"][0]["finish_reason"]
+
+
+async def test_the_upstream_says_how_many_streams_were_open_at_once() -> None:
+    async with (
+        serving(interval=0.01) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        bodies = [stream_body(20)] * 3
+        await asyncio.gather(*(client.post("/v1/chat/completions", content=body) for body in bodies))
+        assert (await client.get("/streams")).json() == {"most_open": 3}
+        assert (await client.get("/streams")).json() == {"most_open": 0}
+
+
+async def test_a_slow_stream_takes_its_time() -> None:
+    begun = time.monotonic()
+    async with serving() as port, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        await client.post(url, content=stream_body(1, SLOW_MODEL))
+    assert time.monotonic() - begun >= 1.5  # after its head, its chunk and its finish
 
 
 async def test_a_slow_reader_still_gets_every_chunk() -> None:
@@ -101,7 +170,10 @@ async def test_other_routes_answer_as_vllm_does(path: str, status: int) -> None:
 
 
 def job(port: int, **changed: Any) -> Job:
-    return Job(port, concurrency=2, seconds=0.2, limit=None, chunks=None, pid=os.getpid())._replace(**changed)
+    default = Job(
+        port, concurrency=2, seconds=0.2, limit=None, model=MODEL, chunks=None, pid=os.getpid(), patience=60
+    )
+    return default._replace(**changed)
 
 
 async def test_a_block_counts_what_came_whole() -> None:
@@ -110,6 +182,8 @@ async def test_a_block_counts_what_came_whole() -> None:
     assert (block.requests, block.failures) == (7, 0)
     assert 0 < block.p50_ms <= block.p99_ms
     assert block.cpu_us > 0
+    assert block.peak_mb > 10
+    assert block.first_ms is None
 
 
 async def test_a_block_ends_when_its_time_is_over() -> None:
@@ -125,6 +199,8 @@ async def test_a_stream_is_counted_by_its_chunks() -> None:
     assert (block.requests, block.failures) == (1, 0)
     assert 48 <= block.chunks <= 51
     assert block.reads >= 10
+    assert block.first_ms is not None
+    assert block.first_ms < block.p50_ms
 
 
 async def served(answer: bytes) -> tuple[asyncio.Server, int]:
@@ -155,11 +231,32 @@ async def test_an_answer_that_is_none_is_a_failure(answer: bytes, failure: str) 
     assert failure in block.failure
 
 
-async def test_a_target_that_answers_nothing_does_not_hang_the_run() -> None:
+@pytest.mark.parametrize(("chunks", "waited"), [(None, "0.1"), (50, "0.3")])
+async def test_a_target_that_answers_nothing_does_not_hang_the_run(chunks: int | None, waited: str) -> None:
     silent = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
     async with silent:
-        block = await drive(job(silent.sockets[0].getsockname()[1]), patience=0.1)
-    assert block.failure == "no answer in 0.3 s"
+        block = await drive(job(silent.sockets[0].getsockname()[1], chunks=chunks, patience=0.1))
+    assert block.failure == f"no answer in {waited} s"
+
+
+async def test_what_has_not_come_in_time_is_given_up_and_counted() -> None:
+    body = b'data: {"content":"a"}\n\n' * 5
+    answers = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)]
+
+    class AnswersOnce(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = cast(asyncio.Transport, transport)
+
+        def data_received(self, data: bytes) -> None:
+            if answers and data.endswith(b"}"):
+                self.transport.write(answers.pop())
+
+    server = await asyncio.get_running_loop().create_server(AnswersOnce, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        block = await drive(job(port, concurrency=3, limit=3, chunks=5, patience=0.1))
+    assert (block.requests, block.unfinished, block.failures) == (1, 2, 0)
+    assert block.seconds >= 0.3  # of all that time, so that a slow target does not look quick
 
 
 async def test_a_stream_that_lost_chunks_is_a_failure() -> None:
@@ -170,11 +267,54 @@ async def test_a_stream_that_lost_chunks_is_a_failure() -> None:
     assert block.failure == "1 of 50 chunks came"
 
 
-def test_failing_answers_end_the_run() -> None:
-    settings = Settings(("direct",), 1, 0.1, (1,), 0, 0, None, 0)
-    nobody = Server(free_port(), os.getpid())
-    with pytest.raises(CheckFailed, match="direct at concurrency 1: 1 failed answers beside 0 whole ones"):
-        measure_round(0, settings, {"direct": nobody}, lambda steps, note: None)
+class Broken(BaseHTTPRequestHandler):
+    """Says that no stream is open, and fails at everything else."""
+
+    def do_GET(self) -> None:
+        self._answer(200, b'{"most_open":0}')
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer(500, b"boom")
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def broken() -> Iterator[Server]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Server(server.server_address[1], os.getpid())
+        server.shutdown()
+        thread.join()
+
+
+def test_an_upstream_that_fails_ends_the_run(broken: Server) -> None:
+    with pytest.raises(
+        CheckFailed, match=r"reply, concurrency 8: 1 failed answers beside 0 whole ones .*boom"
+    ):
+        measure_round(0, settings(seconds=0.1), {"direct": broken}, lambda steps, note: None)
+
+
+def test_a_proxy_that_fails_is_on_record_and_has_no_figures(broken: Server, tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-m", "bench.overhead.upstream", "--port", str(port)]
+    with running(command, log) as upstream:
+        await_ready("upstream", upstream, port, chat_body(), log, 60)
+        servers = {"direct": Server(port, upstream.pid), "seam": broken}
+        record = measure_round(0, settings(seconds=0.1), servers, lambda steps, note: None)
+    measured = list(read_round(json.loads(json.dumps(record))))
+    rounds = figures.by_load([measured])
+    assert [one.target for one in figures.loops(rounds, settings())] == ["direct"]
+    (note,) = figures.warnings([], [], measured, [0.0])
+    assert note.startswith("seam, reply, concurrency 8: 1 failed answers beside 0 whole ones (HTTP 500 boom)")
 
 
 # Processes
@@ -195,6 +335,32 @@ def test_cpu_time_is_that_of_the_whole_tree(tmp_path: Path) -> None:
     while cpu_seconds(pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert cpu_seconds(pids) == 0  # all of them end, and count no more
+
+
+def test_memory_is_the_peak_since_it_was_last_asked_to_count(tmp_path: Path) -> None:
+    hog = "b = bytearray(100_000_000); b = None; print('let go', flush=True); import time; time.sleep(60)"
+    with running([sys.executable, "-c", hog], tmp_path / "log") as process:
+        while "let go" not in (tmp_path / "log").read_text():
+            time.sleep(0.02)
+        pids = tree(process.pid)
+        assert 100 < peak_mb(pids) < 200
+        reset_peaks(pids)
+        assert peak_mb(pids) < 100
+
+
+def test_the_limit_of_open_files_is_raised_or_the_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, now = [(256, 4096)], resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
+    allow_open_files(200)
+    allow_open_files(2512)
+    assert limits[1:] == [(2512, 4096)]
+    with pytest.raises(
+        InputError, match=r"9,000 files .* and 4,096 may be; raise the limit \(ulimit -Hn 9000\)"
+    ):
+        allow_open_files(9000)
+    monkeypatch.undo()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == now
 
 
 def test_work_elsewhere_is_told_from_ours() -> None:
@@ -266,16 +432,26 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch
 # Figures
 
 
+REPLIES = Load(Kind.REPLY, 8, None)
+
+
 def block(requests: int, p50: float = 1.0, cpu: float = 100.0, **changed: Any) -> Block:
-    return Block(requests, 1.0, p50, 2 * p50, cpu, 0, requests, 0.1, 0, None)._replace(**changed)
+    made = Block(requests, 1.0, p50, 2 * p50, None, cpu, 50.0, 0, requests, 0.1, 0, 0, None)
+    return made._replace(**changed)
 
 
-def rounds(*pairs: tuple[Block, Block], load: Load) -> list[list[Measured]]:
-    return [[Measured("direct", load, direct), Measured("seam", load, seam)] for direct, seam in pairs]
+def rounds(*pairs: tuple[Block, Block], load: Load = REPLIES) -> figures.Rounds:
+    return figures.by_load(
+        [Measured("direct", load, direct, 0), Measured("seam", load, seam, 0)] for direct, seam in pairs
+    )
 
 
 def settings(**changed: Any) -> Settings:
-    return Settings(("direct", "seam"), 3, 1.0, (8,), 0, 1.0, None, 0)._replace(**changed)
+    default = Settings(
+        ("direct", "seam"), 3, 1.0, (8,), chunks=0, long_stream=0, open_streams=0, interval_ms=1.0,
+        limit=None, seed=0,
+    )  # fmt: skip
+    return default._replace(**changed)
 
 
 def test_ratios_and_added_times_are_taken_within_a_round() -> None:
@@ -283,57 +459,125 @@ def test_ratios_and_added_times_are_taken_within_a_round() -> None:
         (block(1000, 1.0), block(500, 2.0)),
         (block(100, 10.0), block(80, 10.5)),  # a disturbed round: slow for both
         (block(1000, 1.0), block(600, 1.5)),
-        load=Load(8, None),
     )
     direct, seam = figures.loops(measured, settings())
     assert seam.speed["direct"] == figures.Spread(0.6, 0.5, 0.8, 3)
     assert direct.speed["seam"] == pytest.approx((1 / 0.6, 1.25, 2, 3))
     assert seam.added_p50_ms == (0.5, 0.5, 1.0, 3)
+    assert seam.p99_above_ms == {"direct": (1.0, 1.0, 2.0, 3)}
     assert seam.requests_per_second == (500, 80, 600, 3)
     assert seam.cpu["direct"].median == 1.0
 
 
-def test_a_stream_is_counted_per_chunk() -> None:
+def test_a_target_has_figures_of_the_rounds_that_it_got_through() -> None:
+    fell = block(0, failures=3, failure="HTTP 504")
+    measured = rounds((block(1000), block(500)), (block(1000), fell), (block(1000), block(700)))
+    direct, seam = figures.loops(measured, settings())
+    assert seam.requests_per_second == (600, 500, 700, 2)
+    assert direct.requests_per_second.rounds == 3
+    assert direct.speed["seam"].rounds == 2
+
+
+def test_streams_are_told_by_their_first_chunk_too() -> None:
+    load = Load(Kind.STREAM, 8, 30)
+    measured = rounds((block(9, 40.0, first_ms=1.0), block(9, 42.0, first_ms=2.5)), load=load)
+    _, seam = figures.loops(measured, settings(chunks=30))
+    assert (seam.kind, seam.added_first_ms) == (Kind.STREAM, (1.5, 1.5, 1.5, 1))
+
+
+def test_a_long_stream_is_counted_per_chunk() -> None:
     stream = block(1, p50=2100.0, cpu=90_000.0, chunks=2000, reads=1000)
-    measured = rounds((block(1, 2000.0, chunks=2000, reads=2000), stream), load=Load(1, 2000))
-    _, seam = figures.streams(measured, settings(chunks=2000))
+    measured = rounds((block(1, 2000.0, chunks=2000, reads=2000), stream), load=Load(Kind.LONG, 1, 2000))
+    _, seam = figures.longs(measured, settings(long_stream=2000))
     assert (seam.cpu_us_per_chunk.median, seam.added_ms.median, seam.chunks_per_read.median) == (45, 100, 2)
 
 
+def opened(seam: Block, streams: int = 1000) -> list[figures.Open]:
+    measured = rounds((block(streams), seam), load=Load(Kind.OPEN, streams, OPEN_CHUNKS))
+    return figures.opens(measured, settings(open_streams=streams))
+
+
+def test_open_streams_are_told_by_their_memory() -> None:
+    assert [(one.target, one.peak_mb) for one in opened(block(1000, peak_mb=200.0))] == [
+        ("direct", 50.0),
+        ("seam", 200.0),
+    ]
+    # What was given up held fewer streams than it was asked for.
+    assert [one.target for one in opened(block(600, unfinished=400))] == ["direct"]
+
+
+@pytest.mark.parametrize(
+    ("seam", "streams", "met"),
+    [
+        (block(1000, peak_mb=399.0), 1000, True),
+        (block(1000, peak_mb=401.0), 1000, False),
+        (block(100, peak_mb=100.0), 100, None),
+    ],
+)
+def test_the_bar_of_memory_is_of_a_thousand_streams(seam: Block, streams: int, met: bool | None) -> None:
+    bar = next(bar for bar in figures.bars([], [], opened(seam, streams)) if "memory" in bar.bar)
+    assert bar.met is met
+
+
 def test_bars_are_met_missed_or_not_measured() -> None:
-    measured = rounds((block(1000, 1.0), block(500, 1.4)), load=Load(1, None))
-    loop = figures.loops(measured, settings(concurrency=(1,)))
-    met = {bar.bar: bar.met for bar in figures.bars(loop, [])}
-    assert met["added median latency at concurrency 1, ms"] is True
-    assert met["requests/s at concurrency 8, times LiteLLM's"] is None
-    slow = figures.loops(
-        rounds((block(1000, 1.0), block(500, 2.4)), load=Load(1, None)), settings(concurrency=(1,))
-    )
-    assert {bar.bar: bar.met for bar in figures.bars(slow, [])}[
-        "added median latency at concurrency 1, ms"
-    ] is False
+    def of(load: Load, *blocks: Block) -> dict[str, bool | None]:
+        names = ("direct", "bare", "litellm", "seam")
+        by_load = figures.by_load([[Measured(n, load, b, 0) for n, b in zip(names, blocks, strict=True)]])
+        loop = figures.loops(by_load, settings(targets=names, concurrency=(load.concurrency,)))
+        return {bar.bar: bar.met for bar in figures.bars(loop, [], [])}
+
+    fifteen = Load(Kind.REPLY, 15, None)
+    met = of(fifteen, block(9000), block(1000, 3.0), block(50), block(1400, 2.0))
+    assert met["requests/s at concurrency 15, times LiteLLM's"] is True
+    assert met["requests/s at concurrency 15, times the bare forwarder's"] is True
+    assert met["99th percentile at concurrency 15, ms above the bare forwarder's"] is True
+    assert met["added median latency at concurrency 1, ms"] is None
+    missed = of(fifteen, block(9000), block(1000, 3.0), block(90), block(1200, 3.1))
+    assert {bar for bar, met in missed.items() if met is False} == {
+        "requests/s at concurrency 15, times LiteLLM's",
+        "requests/s at concurrency 15, times the bare forwarder's",
+        "99th percentile at concurrency 15, ms above the bare forwarder's",
+    }
+    alone = of(Load(Kind.REPLY, 1, None), block(9), block(9), block(9), block(9, 1.4))
+    assert alone["added median latency at concurrency 1, ms"] is True
 
 
 def test_what_limits_the_figures_is_said() -> None:
-    measured = rounds((block(9000, client_busy=0.97), block(500)), load=Load(8, None))
-    notes = figures.warnings(figures.loops(measured, settings()), [], [0.1, 1.4])
+    measured = rounds((block(9000, client_busy=0.97), block(500)))
+    slow = Measured("litellm", Load(Kind.STREAM, 1000, 30), block(300, unfinished=700), 0)
+    notes = figures.warnings(figures.loops(measured, settings()), [], [slow, slow], [0.1, 1.4])
     assert [note.partition(":")[0] for note in notes] == [
         "other work took up to 1.4 CPUs meanwhile",
-        "direct at concurrency 8",
+        "the load generator was at its limit, so these may be faster than measured",
+        "litellm, stream, concurrency 1,000",
     ]
-    assert figures.warnings([], [], [0.1]) == []
+    assert "direct (reply, 8)" in notes[1]
+    assert "700 of 1000 answers" in notes[2]
+    assert figures.warnings([], [], [], [0.1]) == []
+    assert given_up([slow]) == {("litellm", Load(Kind.STREAM, 1000, 30))}
+
+
+def test_the_share_that_probes_act_on_is_that_of_the_replies_they_looked_at() -> None:
+    counted = {"seam-probes": {"sri passed": 6, "sri gated": 3, "sri retried": 1, "cri passed": 10}}
+    assert figures.looks([{"probes": counted}, {"probes": counted}]) == {
+        "seam-probes": {"sri": {"looked": 20, "acted": 2}, "cri": {"looked": 20, "acted": 0}}
+    }
 
 
 def test_a_round_puts_every_load_on_every_target() -> None:
-    assert loads(settings(concurrency=(1, 8), chunks=2000)) == [Load(1, None), Load(8, None), Load(1, 2000)]
-    assert loads(settings(chunks=0)) == [Load(8, None)]
+    every = settings(concurrency=(1, 8), chunks=30, long_stream=2000, open_streams=100)
+    closed = [Load(kind, n, c) for kind, c in ((Kind.REPLY, None), (Kind.STREAM, 30)) for n in (1, 8)]
+    assert loads(every, 1) == [*closed, Load(Kind.LONG, 1, 2000)]
+    assert loads(every, 0) == [*loads(every, 1), Load(Kind.OPEN, 100, OPEN_CHUNKS)]
+    assert loads(settings()) == [REPLIES]
 
 
 # The whole command
 
 
 def overhead(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    small = ["--targets", "bare,seam", "--seconds", "0.3", "--rounds", "1", "--chunks", "40"]
+    small = ["--targets", "nginx,bare,seam,seam-probes", "--seconds", "0.3", "--rounds", "1"]
+    small += ["--concurrency", "15", "--long-stream", "40", "--open-streams", "20"]
     return subprocess.run(
         [BENCH, "overhead", *small, "--out", str(out), *arguments],
         capture_output=True,
@@ -348,29 +592,49 @@ def test_the_command_measures_resumes_and_explains(tmp_path: Path) -> None:
     done = overhead(out, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {(one["target"], one["concurrency"]) for one in result["loops"]} == {
-        (target, concurrency) for target in ("direct", "bare", "seam") for concurrency in (1, 8)
+    targets = {"direct", "bare", "seam", "seam-probes"}
+    if PROXIES["nginx"].missing() is None:
+        targets.add("nginx")
+    assert result["skipped"].keys() == {"nginx"} - targets
+    assert {(one["target"], one["kind"], one["concurrency"]) for one in result["loops"]} == {
+        (target, kind, 15) for target in targets for kind in ("reply", "stream")
     }
     for one in result["loops"]:
         assert one["requests_per_second"]["rounds"] == 1
         assert 0 < one["requests_per_second"]["low"] <= one["requests_per_second"]["high"]
-        assert 5 < one["cpu_us"]["median"] < 100_000
-        if one["target"] != "direct":
+        assert 5 < one["cpu_us"]["median"] < 1_000_000
+        assert 1 < one["peak_mb"]["median"] < 2_000
+        if one["kind"] == "reply" and one["target"] not in ("direct", "nginx"):
             # Work in between costs something; and a target can't be faster than what it asks.
             assert one["speed"]["direct"]["median"] < 1
             assert one["cpu"]["direct"]["median"] > 1
-    assert {one["target"] for one in result["streams"]} == {"direct", "bare", "seam"}
-    assert all(one["cpu_us_per_chunk"]["median"] > 1 for one in result["streams"])
+    assert {one["target"] for one in result["long_streams"]} == targets
+    assert all(one["cpu_us_per_chunk"]["median"] > 1 for one in result["long_streams"])
+    assert {one["target"]: one["most_open"] for one in result["open_streams"]} == dict.fromkeys(targets, 20)
     bars = {bar["bar"]: bar for bar in result["bars"]}
-    assert len(bars) == 4
-    assert bars["requests/s at concurrency 8, times LiteLLM's"]["met"] is None
-    assert result["skipped"] == {}
+    assert len(bars) == 6
+    assert bars["requests/s at concurrency 15, times LiteLLM's"]["met"] is None
+    assert bars["requests/s at concurrency 15, times the bare forwarder's"]["value"] > 0
 
-    # Seam was measured with everything on.
+    # Seam was measured with everything on, and its probes looked at replies and acted on some.
     decisions = (out / "servers" / "seam" / "decisions.jsonl").read_text().splitlines()
     assert len(decisions) > 20
     record = json.loads(decisions[-1])
     assert record["profile"] == "overhead"
+    looked = result["probes"]["seam-probes"]
+    assert looked.keys() == {"sri", "cri"}
+    assert 0 < looked["sri"]["acted"] < 0.3 * looked["sri"]["looked"]
+    assert looked["cri"]["acted"] == 0
+
+    # A page shows it, with all that it needs, and is made again as it was.
+    page = (out / "report.html").read_text()
+    assert "What the proxy costs" in page
+    assert {file.stem for file in (out / "charts").glob("*.svg")} == {
+        "reply-speed", "reply-tail", "stream-speed", "stream-tail", "ratios", "cpu", "memory",
+    }  # fmt: skip
+    made = subprocess.run([BENCH, "report", str(out), "--out", str(tmp_path / "page")], check=False)
+    assert made.returncode == 0
+    assert (tmp_path / "page" / "report.html").read_text() == page
 
     # Killed before it could sum up: what was measured is not measured again.
     manifest = json.loads((out / "run.json").read_text())
@@ -378,7 +642,7 @@ def test_the_command_measures_resumes_and_explains(tmp_path: Path) -> None:
     again = overhead(out)
     assert again.returncode == 0, again.stderr
     assert "starting" not in again.stderr
-    assert "requests/s at concurrency 8, times the bare forwarder's" in again.stdout
+    assert "requests/s at concurrency 15, times the bare forwarder's" in again.stdout
     assert json.loads((out / "run.json").read_text())["state"] == "done"
 
     # What is missing for --check is a failed check.
@@ -390,15 +654,16 @@ def test_the_command_measures_resumes_and_explains(tmp_path: Path) -> None:
     assert "seed was 0 and is 1" in other.stderr
 
 
-def test_litellm_is_left_out_with_the_reason_when_its_environment_fails(tmp_path: Path) -> None:
+def test_what_cannot_run_is_left_out_with_the_reason(tmp_path: Path) -> None:
     out = tmp_path / "run"
     script = (
-        "import bench.environments as e, bench.overhead.command as c\nfrom bench.errors import InputError\n"
+        "import shutil, bench.overhead.targets as t\nfrom bench.errors import InputError\n"
         "def make(name, requirements): raise InputError('no index', where='.venv-litellm', mend='repeat')\n"
-        "c.make = make; c.made = lambda *_: True\n"
+        "t.make = make; t.made = lambda *_: True; shutil.which = lambda *_, **__: None\n"
         "import sys; from bench.cli import main; main(sys.argv[1:])"
     )
-    arguments = ["--targets", "litellm", "--seconds", "0.1", "--rounds", "1", "--chunks", "0", "--json"]
+    arguments = ["--targets", "nginx,litellm", "--seconds", "0.1", "--rounds", "1", "--concurrency", "2"]
+    arguments += ["--chunks", "0", "--long-stream", "0", "--open-streams", "0", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", script, "overhead", *arguments, "--out", str(out)],
         capture_output=True,
@@ -408,7 +673,10 @@ def test_litellm_is_left_out_with_the_reason_when_its_environment_fails(tmp_path
     assert done.returncode == 0, done.stderr
     assert "litellm is left out: .venv-litellm: no index; repeat" in done.stderr
     result = json.loads(done.stdout)
-    assert result["skipped"] == {"litellm": ".venv-litellm: no index; repeat"}
+    assert result["skipped"] == {
+        "nginx": "nginx is not installed (apt install nginx-light)",
+        "litellm": ".venv-litellm: no index; repeat",
+    }
     assert {one["target"] for one in result["loops"]} == {"direct"}
 
 
@@ -421,11 +689,3 @@ def test_the_probes_cost_is_measured_where_they_find_nothing() -> None:
     costs = [probes.measured(look, body, 3) for look in probes.looks()]
     assert len({cost.name for cost in costs}) == len(costs)
     assert all(cost.total.median > 0 for cost in costs)
-
-
-def test_streams_that_a_probe_holds_all_come_whole() -> None:
-    held = probes.hold(streams=5, chunks=4, interval_ms=20)
-    assert (held.block.requests, held.block.failures) == (5, 0)
-    assert held.block.p50_ms > 2 * 4 * 20  # held, asked again, held again
-    assert 10 < held.memory_mib < 1000
-    assert probes.unmet([], held._replace(memory_mib=401)) == ["401 MiB"]
