@@ -40,7 +40,7 @@ class Call:
             self._pieces.append(arguments)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Choice:
     """One of a reply's n alternatives.
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import anyio
 
-from calibrators.actions import reply_action
 from calibrators.body import Body, NotAnObject
 from calibrators.case import History, key_of
 from calibrators.contextual import NO_FEATURES, Features, features_of
@@ -282,9 +281,7 @@ async def _serve_document(served: Answer, client: Client, sitting: Sitting, edit
     sitting.first_shown_at = time.perf_counter()
     edited = (edits.any and served.reply.readable) or served.own
     content = edits.document(served.document) if edited else served.raw
-    cues = sitting.settings.config.cues
-    choices = sorted(served.reply.choices.items())
-    actions = [reply_action(served.reply, choice, cues) for _, choice in choices]
+    actions = [sitting.action(served.reply, choice) for _, choice in sorted(served.reply.choices.items())]
     headers = _reply_headers(served, sitting, edited)
     if any(actions):
         headers.append((b"x-calibration-action", ", ".join(a or "none" for a in actions).encode()))

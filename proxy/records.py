@@ -60,6 +60,7 @@ class Sitting:
     client_seconds: float = 0.0
     first_shown_at: float | None = None
     shadowed: Margin | None = None
+    _classes: dict[Choice, Action | None] = field(default_factory=dict)
 
     @property
     def bias(self) -> Bias | Resample | None:
@@ -100,9 +101,17 @@ class Sitting:
         }
         return {"before": before, "after": after}
 
-    def action(self, reply: Reply) -> Action | None:
-        """The class of a reply's first choice."""
-        return reply_action(reply, reply.first, self.settings.config.cues)
+    def action(self, reply: Reply, choice: Choice | None = None) -> Action | None:
+        """The class of one choice of a reply, its first by default.
+
+        Of a complete reply it is worked out once: on a long text nothing else here takes as long.
+        """
+        choice = choice or reply.first
+        if not reply.ended:
+            return reply_action(reply, choice, self.settings.config.cues)
+        if choice not in self._classes:
+            self._classes[choice] = reply_action(reply, choice, self.settings.config.cues)
+        return self._classes[choice]
 
     def told(self, probed: Probed) -> Mapping[str, Any]:
         """A probe's look as the record and the explanation show it."""
@@ -159,11 +168,12 @@ def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: An
         sitting.trace.finish(sitting, base, served)
     sampled = runtime.log is not None and random.random() < sitting.settings.config.decisions.sample
     for index, choice in choices:
-        action = reply_action(reply, choice, sitting.settings.config.cues) if whole else None
+        action = sitting.action(reply, choice) if whole else None
         repeated = repeated_calls(sitting.fields, choice.calls)
+        read = sitting.margin(choice)
         if whole:
-            _count_choice(runtime, sitting, base, action, choice, repeated)
-        written = {**base, **_choice(sitting, index, choice, action, repeated)}
+            _count_choice(runtime, sitting, base, action, read, choice, repeated)
+        written = {**base, **_choice(index, choice, action, read, repeated)}
         text = sitting.settings.config.decisions.text
         words = _said(reply, choice, whole) if text else {}
         runtime.recent.put(written, words)
@@ -209,12 +219,12 @@ def _count_choice(
     sitting: Sitting,
     base: Mapping[str, Any],
     action: Action | None,
+    read: Margin,
     choice: Choice,
     repeated: int,
 ) -> None:
     labels, tools = _labels(sitting), bool(base["tools"])
     runtime.metrics.actions.labels(*labels, action or NONE, "yes" if tools else "no").inc()
-    read = sitting.margin(choice)
     # The hash: a client's own case id may be as long as a header.
     seen = Seen(hash(base["case_id"]), kind_of(tools, base["turn"]), action or NONE, read.margin)
     runtime.drift.add(*labels, seen)
@@ -261,10 +271,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
     }
 
 
-def _choice(
-    sitting: Sitting, index: int, choice: Choice, action: Action | None, repeated: int
-) -> dict[str, Any]:
-    read = sitting.margin(choice)
+def _choice(index: int, choice: Choice, action: Action | None, read: Margin, repeated: int) -> dict[str, Any]:
     return {
         "choice": index,
         "entry_probability": read.probability,
