@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,10 @@ class Metrics:
         _start_at_zero(self.reloads, "done", "refused")
         build = Gauge("seam_build_info", "The running version.", ("version",), registry=registry)
         build.labels(version("seam")).set(1)
+        for metric in vars(self).values():
+            if isinstance(metric, Counter | Histogram):
+                # A reply looks up a dozen of them, each under a lock; none is ever taken away again.
+                metric.labels = cache(metric.labels)  # type: ignore[method-assign]
 
 
 def share(worker: Worker) -> None:
