@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 _decode = json.JSONDecoder().raw_decode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SPACE = " \t\n\r"
 MEMBERS = 10_000
 """Members that an object may have, each of which costs a step of Python; requests have a few dozen."""
@@ -106,7 +107,7 @@ class Body:
 
 def dumped(value: Any) -> str:
     """A value as compact JSON that UTF-8 can carry."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _encode(value)
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold as an escape only

@@ -57,8 +57,9 @@ class Clock:
     def first_came(self) -> None:
         """The first event, or a whole reply, has come."""
         self.awaiting = False
-        self._phase = "total"
-        self.scope.deadline = self._end
+        if self._phase != "total":
+            self._phase = "total"
+            self.scope.deadline = self._end
 
     @contextmanager
     def spare(self) -> Iterator[None]:

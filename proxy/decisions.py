@@ -15,6 +15,7 @@ Record = Mapping[str, Any]
 SCHEMA = 1
 """The version of a record's fields (docs/decision-log.md)."""
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _BATCH = 1000
 _PAUSE_SECONDS = 0.05
 
@@ -62,7 +63,7 @@ class DecisionLog:
                 self._write([self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))])
 
     def _write(self, batch: list[Record]) -> None:
-        lines = [json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in batch]
+        lines = [_encode(record) + "\n" for record in batch]
         try:
             self._rotate()
             # One append of whole lines: a reader, or a second process, never sees half a record.

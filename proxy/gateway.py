@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
+import secrets
 import time
-import uuid
 from urllib.parse import quote, unquote
 
 from calibrators.dialects import DIALECTS
@@ -181,4 +181,4 @@ def _split(scope: Scope) -> tuple[str, str | None, str]:
 def _request_id(client: Client) -> str:
     """The client's own where it is a plain word, or a new one: vLLM's reply id follows it (vllm-facts 7)."""
     told = h.get(client.headers, b"x-request-id")
-    return told if told and h.is_word(told) else uuid.uuid4().hex
+    return told if told and h.is_word(told) else secrets.token_hex(16)

@@ -85,4 +85,6 @@ def is_word(value: str) -> bool:
 
 def safe(text: str) -> bytes:
     """Text as a header value: no line ends, no control characters, nothing beyond latin-1."""
-    return "".join(c if c.isprintable() else " " for c in text).encode("latin-1", "replace")[:1000]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    return text.encode("latin-1", "replace")[:1000]
