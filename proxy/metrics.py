@@ -181,7 +181,7 @@ class Metrics:
         for metric in vars(self).values():
             if isinstance(metric, Counter | Histogram):
                 # A reply looks up a dozen of them, each under a lock; none is ever taken away again.
-                metric.labels = cache(metric.labels)  # type: ignore[method-assign]
+                metric.labels = cache(metric.labels)  # type: ignore[assignment, method-assign]
 
 
 def share(worker: Worker) -> None:
