@@ -156,13 +156,15 @@ class _Load:
         self.last = 0.0
 
     async def connect(self) -> None:
-        """Open one more connection and use it until both sides are warm."""
+        """Open the connections and use them until both sides are warm."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
-        self.connections.append(connection)
+        for _ in range(self._job.concurrency):
+            _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
+            self.connections.append(connection)
         if self._job.chunks is None:
+            # All at once: servers close connections that have been idle for seconds.
             for _ in range(min(_WARM_UP, _WARM_UP_ALL // self._job.concurrency)):
-                await connection.ask(self._request)
+                await asyncio.gather(*(connection.ask(self._request) for connection in self.connections))
 
     async def use(self, connection: _Connection, deadline: float) -> None:
         """Ask until the deadline, or the limit, or the connection fails."""
@@ -196,8 +198,7 @@ async def drive(job: Job) -> Block:
     load = _Load(job)
     try:
         async with asyncio.timeout(job.patience):
-            for _ in range(job.concurrency):
-                await load.connect()
+            await load.connect()
         return await _measured(load, job)
     except TimeoutError:
         return _failed(f"no answer in {job.patience:g} s")

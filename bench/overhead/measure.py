@@ -105,7 +105,7 @@ def loads(settings: Settings, number: int = 0) -> list[Load]:
 
 def given_up(measured: Iterable[Measured]) -> set[tuple[str, Load]]:
     """Targets under loads that they did not get through in time: later rounds don't wait for them again."""
-    return {(one.target, one.load) for one in measured if one.block.unfinished}
+    return {(one.target, one.load) for one in measured if one.block.unfinished or not one.block.requests}
 
 
 def measure_round(
@@ -138,7 +138,8 @@ def measure_round(
                     where=f"the canned upstream under {load}",
                     mend="see servers/upstream in the run folder",
                 )
-            most = _most_open(servers["direct"])
+            # Streams that an earlier block gave up may still have been closing.
+            most = min(_most_open(servers["direct"]), load.concurrency)
             measured.append(
                 {"target": target, "load": load._asdict(), "block": block._asdict(), "most_open": most}
             )

@@ -23,7 +23,7 @@ STYLES = {
     "seam-probes": "run-3",
 }
 """Colours of the targets; what is dashed has hollow dots."""
-_COLUMNS, _LINE, _COLUMN = 3, 17, 128
+_COLUMNS, _LINE, _COLUMN = 3, 17, 138
 """The legend's columns, and the pixels of its lines and columns."""
 _HEIGHT, _ROW = 390, 34
 _FRAME = 86

@@ -6,6 +6,7 @@ Structure and plausibility only: no test here asks for speed.
 import asyncio
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +51,8 @@ from bench.overhead.processes import (
 from bench.overhead.targets import PROXIES
 from bench.overhead.traffic import MODEL, SLOW_MODEL, chat_body, replies, stream_body, turns
 from bench.overhead.upstream import serving
+from bench.report.overhead import write_report
+from bench.runs import Manifest, Plan, RunFolder
 from calibrators.actions import asks
 
 BENCH = str(Path(sys.executable).with_name("bench"))
@@ -572,6 +576,58 @@ def test_a_round_puts_every_load_on_every_target() -> None:
     assert loads(settings()) == [REPLIES]
 
 
+# The page
+
+
+def shown(tmp_path: Path, of: Settings, *measured: list[Measured]) -> str:
+    """The page of a run that measured so."""
+    by_load = figures.by_load(measured)
+    loop, long = figures.loops(by_load, of), figures.longs(by_load, of)
+    opened = figures.opens(by_load, of)
+    result = {
+        "settings": of._asdict(),
+        "cpus": 2,
+        "cpus_elsewhere": [0.1],
+        "loops": loop,
+        "long_streams": long,
+        "open_streams": opened,
+        "probes": figures.looks([{"probes": {"seam-probes": {"sri passed": 9, "sri retried": 1}}}]),
+        "bars": figures.bars(loop, long, opened),
+        "skipped": {},
+        "notes": figures.warnings(loop, long, chain(*measured), [0.1]),
+    }
+    plan = Plan(command="overhead", arguments={}, seed=0)
+    run = RunFolder(tmp_path, Manifest(state="done", plan=plan, sessions=()))
+    return write_report(run, figures.as_json(result), tmp_path).read_text()
+
+
+def test_the_page_shows_every_target_and_each_bar(tmp_path: Path) -> None:
+    names = ("direct", *PROXIES)
+    of = settings(targets=names, concurrency=(1, 15), chunks=30, long_stream=2000, open_streams=1000)
+    measured = [
+        Measured(name, load, block(2000 // (3 + place), 1.0 + place, chunks=9, first_ms=1.0), 1000)
+        for load in loads(of)
+        for place, name in enumerate(names)
+    ]
+    page = shown(tmp_path, of, measured, measured)
+    assert {file.stem for file in (tmp_path / "charts").glob("*.svg")} == {
+        "reply-speed", "reply-tail", "stream-speed", "stream-tail", "ratios", "cpu", "memory",
+    }  # fmt: skip
+    text = re.sub(r"<[^>]+>", " ", page.partition('<script type="application/json"')[0])
+    assert all(f" {name} " in text for name in names)
+    assert "Requests/s at concurrency 15, times LiteLLM's" in text.replace("&#x27;", "'")
+    assert "SRI 10.0 % of 10" in text
+    assert "15 at a time" in text
+
+
+def test_the_page_does_without_what_was_not_measured(tmp_path: Path) -> None:
+    fell = Measured("seam", REPLIES, block(0, failures=8, failure="HTTP 504"), 0)
+    page = shown(tmp_path, settings(), [Measured("direct", REPLIES, block(1000), 0), fell])
+    assert {file.stem for file in (tmp_path / "charts").glob("*.svg")} == {"reply-speed", "reply-tail", "cpu"}
+    assert "8 failed answers beside 0 whole ones (HTTP 504)" in page
+    assert "not measured" in page
+
+
 # The whole command
 
 
@@ -628,10 +684,6 @@ def test_the_command_measures_resumes_and_explains(tmp_path: Path) -> None:
 
     # A page shows it, with all that it needs, and is made again as it was.
     page = (out / "report.html").read_text()
-    assert "What the proxy costs" in page
-    assert {file.stem for file in (out / "charts").glob("*.svg")} == {
-        "reply-speed", "reply-tail", "stream-speed", "stream-tail", "ratios", "cpu", "memory",
-    }  # fmt: skip
     made = subprocess.run([BENCH, "report", str(out), "--out", str(tmp_path / "page")], check=False)
     assert made.returncode == 0
     assert (tmp_path / "page" / "report.html").read_text() == page
