@@ -1,5 +1,6 @@
 """Client keys: who may ask, what each may pick, and where keys never show up."""
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -77,6 +78,32 @@ async def test_a_known_key_is_served_and_stays_at_the_proxy(tmp_path: Path, head
             assert request.header("authorization") is None
             assert request.header("x-api-key") is None
         assert (await proxy.records(1))[0]["client"] == "alice"
+
+
+async def test_a_stranger_is_refused_before_the_body_has_come(tmp_path: Path) -> None:
+    async with seam(tmp_path, NOWHERE, CONFIG, PROFILES) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".encode())
+        async with asyncio.timeout(60):
+            assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+
+
+async def test_no_credential_of_several_reaches_the_server(tmp_path: Path) -> None:
+    shown = [("Authorization", f"Bearer {ALICE}"), ("authorization", f"Bearer {BOB}"), ("X-Api-Key", ALICE)]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in shown)
+    head = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{lines}\r\n"
+    async with (
+        Upstream([said("Hello.")]) as upstream,
+        seam(tmp_path, upstream.url, CONFIG, PROFILES) as proxy,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(head.encode())
+        async with asyncio.timeout(60):
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        (request,) = upstream.requests
+        assert not [value for _, value in request.headers if ALICE in value or BOB in value]
 
 
 async def test_the_servers_own_key_is_sent_in_its_place(

@@ -431,6 +431,18 @@ async def test_an_object_of_very_many_members_is_the_servers_to_read(tmp_path: P
         assert upstream.requests[0].body == body
 
 
+async def test_a_packed_request_is_nobodys_to_unpack(tmp_path: Path) -> None:
+    bomb = gzip.compress(b'{"model":"m","messages":[' + b" " * 50_000_000 + b"]}")
+    headers = {"Content-Encoding": "gzip"}
+    async with Upstream([PLAIN]) as upstream:
+        async with seam(tmp_path, upstream.url) as proxy:
+            answer = await proxy.ask(CHAT, method="POST", headers=headers, body=bomb)
+            assert (answer.body, upstream.requests[0].body) == (b"as it came", bomb)
+        async with seam(tmp_path, upstream.url, {"selection": {"locked": True}}) as proxy:
+            answer = await proxy.ask(CHAT, method="POST", headers=headers, body=bomb)
+            assert answer.error["code"] == "bad_request"
+
+
 async def test_a_reply_that_unpacks_to_more_than_can_be_held_passes_as_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
