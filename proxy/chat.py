@@ -83,14 +83,13 @@ async def serve_calibrated(
     exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held, sitting.trace)
     served: Answer | None = None
     try:
-        with sitting.clock.scope:
-            async with client.attended(sitting.clock.scope):
-                async with held.kept_alive() if held else nullcontext():
-                    served = await _run(exchange, sitting, asked)
-                    await _remember(runtime, sitting, upstream, served)
-                await _serve(served, client, sitting, exchange)
-                if sitting.report.later:
-                    await _remember(runtime, sitting, upstream, served)
+        with sitting.clock.scope, client.attended(sitting.clock.scope):
+            async with held.kept_alive() if held else nullcontext():
+                served = await _run(exchange, sitting, asked)
+                await _remember(runtime, sitting, upstream, served)
+            await _serve(served, client, sitting, exchange)
+            if sitting.report.later:
+                await _remember(runtime, sitting, upstream, served)
         if sitting.clock.scope.cancelled_caught:
             if not client.gone:
                 raise sitting.clock.timed_out()

@@ -1,9 +1,8 @@
 """The client's side of one request: its ASGI messages, and whether it is still there."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import anyio
 
@@ -14,6 +13,20 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+
+class Connection(Protocol):
+    """What the server says of the connection that a request came on, as `connection` in the scope's state.
+
+    ASGI has a message for this, and waiting for that takes a task a request.
+
+    Attributes:
+        lost: it is closed, or about to be.
+        on_lost: called when it is; one request at a time is answered on it.
+    """
+
+    lost: bool
+    on_lost: Callable[[], None] | None
 
 
 class ClientGone(Exception):
@@ -32,6 +45,7 @@ class Client:
         self.headers: Headers = scope["headers"]
         self.started = False
         self.gone = False
+        self._connection: Connection = scope["state"]["connection"]
         self._receive = receive
         self._send = send
         self._events = False
@@ -60,20 +74,21 @@ class Client:
             if not message.get("more_body"):
                 return b"".join(chunks)
 
-    @asynccontextmanager
-    async def attended(self, scope: anyio.CancelScope) -> AsyncIterator[None]:
+    @contextmanager
+    def attended(self, scope: anyio.CancelScope) -> Iterator[None]:
         """Cancel `scope` when the client leaves."""
-        watch = asyncio.create_task(self._until_gone(scope))
+
+        def leave() -> None:
+            self.gone = True
+            scope.cancel()
+
+        self._connection.on_lost = leave
+        if self._connection.lost:
+            leave()
         try:
             yield
         finally:
-            watch.cancel()
-
-    async def _until_gone(self, scope: anyio.CancelScope) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        scope.cancel()
+            self._connection.on_lost = None
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of the answer."""

@@ -112,10 +112,9 @@ class Gateway:
         clock = Clock(upstream.settings.timeouts)
         response: Response | None = None
         try:
-            with clock.scope:
-                async with client.attended(clock.scope):
-                    response = await upstream.send(request.method, request.target, headers, request.body)
-                    await _pass_back(response, client, request.request_id)
+            with clock.scope, client.attended(clock.scope):
+                response = await upstream.send(request.method, request.target, headers, request.body)
+                await _pass_back(response, client, request.request_id)
         finally:
             if response is not None:
                 response.close()

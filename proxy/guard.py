@@ -5,6 +5,7 @@ answer may wait for its client, so one slow or endless client would hold memory 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -22,7 +23,7 @@ class Guard(HttpToolsProtocol):
     A client that takes nothing of its answer for too long is cut off.
 
     The time is kept by `overdue`, called every second for all connections: a timer for each request would
-    cost every one of them what only few need.
+    cost every one of them what only few need. To the application it is a `proxy.client.Connection`.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class Guard(HttpToolsProtocol):
         runtime: Runtime,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.lost = False
+        self.on_lost: Callable[[], None] | None = None
         self._runtime = runtime
         self._in_head = True
         self._unread = 0
@@ -46,6 +49,11 @@ class Guard(HttpToolsProtocol):
         """A client connects: its first request is due."""
         super().connection_made(transport)
         self._began = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has left, or was let go."""
+        super().connection_lost(exc)
+        self._lose()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -104,6 +112,7 @@ class Guard(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self.scope["state"]["connection"] = self
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -154,6 +163,12 @@ class Guard(HttpToolsProtocol):
                 lines += (name, b": ", value, b"\r\n")
             self.transport.write(b"".join((*lines, b"\r\n", body)))
         self.transport.close()
+        self._lose()
+
+    def _lose(self) -> None:
+        self.lost = True
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 def overdue(state: ServerState, now: float) -> None:
