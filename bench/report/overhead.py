@@ -26,7 +26,7 @@ def write_report(run: RunFolder, result: Result, folder: Path) -> Path:
     drawn = charts(result)
     kinds = [kind for kind in KINDS if any(one["kind"] == kind for one in result["loops"])]
     sections = [
-        Section("Against its bars", _bars(result)),
+        Section("Against its bars", _bars(result, drawn)),
         *(Section(KINDS[kind], _loops(kind, result, drawn)) for kind in kinds),
         Section("CPU and memory", _resources(result, drawn)),
         Section("What this rests on", _basis(result)),
@@ -67,11 +67,18 @@ def _verdict(bar: Json) -> str:
     return {True: "met", False: "not met", None: "unknown"}[bar["met"]]
 
 
-def _bars(result: Result) -> str:
+def _bars(result: Result, drawn: Mapping[str, Chart]) -> str:
     rows = [
-        [escape(_sentence(bar["bar"])), _value(bar), _limit(bar), _verdict(bar)] for bar in result["bars"]
+        [escape(_sentence(bar["bar"])), _value(bar), f"{_limit(bar)}<small>{_verdict(bar)}</small>"]
+        for bar in result["bars"]
     ]
-    return table("What Seam with a bias is held to", ["", "measured", "bar", ""], rows)
+    held = table("What Seam with a bias is held to", ["", "measured", "bar"], rows)
+    if "ratios" not in drawn:
+        return held
+    caption = (
+        "Seam with a bias, as a multiple; above the dashed line it answers more requests than the other."
+    )
+    return figures(drawn, {"ratios": caption}, beside=held)
 
 
 def _loops(kind: str, result: Result, drawn: Mapping[str, Chart]) -> str:
@@ -87,8 +94,6 @@ def _loops(kind: str, result: Result, drawn: Mapping[str, Chart]) -> str:
         f"{kind}-speed": "More is better. Both axes are logarithmic; whiskers reach over the rounds.",
         f"{kind}-tail": "Less is better. Of fewer than 100 answers the slowest.",
     }
-    if kind == "reply" and "ratios" in drawn:
-        captions["ratios"] = "Seam with a bias; above the dashed line it answers more requests."
     shown = shown_concurrency(loops)
     tables = "".join(
         f"<details{' open' if at == shown else ''}><summary>{at:,} at a time</summary>"
@@ -101,9 +106,9 @@ def _loops(kind: str, result: Result, drawn: Mapping[str, Chart]) -> str:
 
 def _table(kind: str, loops: Sequence[Json]) -> str:
     others = [one["target"] for one in loops if one["target"] in YARDSTICKS]
-    added = {"added_p50_ms": "added median, ms", "added_p99_ms": "added p99, ms"}
+    added = {"added_p50_ms": "+ median, ms", "added_p99_ms": "+ p99, ms"}
     if kind == "stream":
-        added = {"added_first_ms": "added to first chunk, ms", **added}
+        added = {"added_first_ms": "+ first, ms", **added}
     heads = ["", "requests/s", *(f"× {other}" for other in others), *added.values(), "CPU µs", "peak MB"]
     rows = [
         [
@@ -116,7 +121,10 @@ def _table(kind: str, loops: Sequence[Json]) -> str:
         ]
         for one in loops
     ]
-    return table("Median over rounds, lowest and highest round", heads, rows)
+    caption = "Median over rounds, lowest and highest round; + is on top of direct, to the whole answer"
+    if kind == "stream":
+        caption += " or the first chunk"
+    return table(caption, heads, rows)
 
 
 def _cell(spread: Json | None) -> str:
@@ -157,9 +165,6 @@ def _resources(result: Result, drawn: Mapping[str, Chart]) -> str:
 
 def _basis(result: Result) -> str:
     settings, looked = result["settings"], result["probes"]
-    rows = [
-        [name, escape(_DIRECT if name == "direct" else PROXIES[name].summary)] for name in settings["targets"]
-    ]
     elsewhere = ", ".join(f"{share:.1f}" for share in result["cpus_elsewhere"])
     said = (
         f"{settings['rounds']} rounds of blocks of {settings['seconds']:g} s on {result['cpus']} CPUs, which "
@@ -171,7 +176,11 @@ def _basis(result: Result) -> str:
             for target, own in looked.items()
         )
         said += f" Of the replies that probes looked at they acted on, or would have: {acted}."
-    return paragraph(said) + table("Targets", ["", "is"], rows)
+    targets = "".join(
+        f"<li><b>{name}</b>: {escape(_DIRECT if name == 'direct' else PROXIES[name].summary)}</li>"
+        for name in settings["targets"]
+    )
+    return f"{paragraph(said)}<ul>{targets}</ul>"
 
 
 def _share(counts: Mapping[str, int]) -> str:

@@ -65,9 +65,9 @@ class _Log(Axis):
         return [value for value in found if self.low - 1e-9 <= value <= self.high + 1e-9]
 
     def tick(self, value: float) -> str:
-        """The number itself."""
+        """The number itself, thousands as `k`."""
         number = 10**value
-        return f"{number:,.0f}".replace(",", " ") if number >= 1 else f"{number:.3g}"
+        return f"{number / 1000:.4g}k" if number >= 999.5 else f"{number:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +221,4 @@ def spread_text(spread: Json) -> str:
 def figure_text(value: float) -> str:
     """Three digits, or all of a larger whole number."""
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return text.replace("-", "−").replace(",", " ")
+    return text.replace("-", "−")
