@@ -68,7 +68,7 @@ def _unmeasurable(emissions: Sequence[Emission]) -> dict[str, str]:
     if any(emission.lost for emission in emissions):
         missing["non_tool_final"] = "the files do not hold the text replies"
     calling = [emission for emission in emissions if emission.calls]
-    if all(emission.offered is None for emission in calling):
+    if calling and all(emission.offered is None for emission in calling):
         reason = "the files do not say which tools were offered"
         missing |= dict.fromkeys(("unknown_names", "schema_violations", "invalid_calls"), reason)
     return missing

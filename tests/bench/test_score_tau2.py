@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.score.loops import NOTHING
 from tests.bench.scoring import Bench, Json, Shown, public_runs, write
 
 DOCS = Path(__file__).parents[2] / "docs" / "scoring.md"
@@ -316,6 +317,13 @@ def test_names_are_checked_where_the_run_has_its_tools(bench: Bench, tmp_path: P
         "schema_violations": (1, 2),
         "invalid_calls": (2, 3),
     }
+
+
+def test_a_run_without_a_call_has_no_names_to_check(bench: Bench, tmp_path: Path) -> None:
+    loops = figures(bench, tmp_path, results(simulation("1", user(), message("No.")), tasks={"1": 0}))[
+        "loops"
+    ]
+    assert loops["unknown_names_reason"] == NOTHING
 
 
 def test_the_docs_name_every_figure(bench: Bench, tmp_path: Path) -> None:
