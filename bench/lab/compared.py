@@ -39,7 +39,8 @@ def trained(folder: Path) -> list[str]:
 
     Raises InputError where none is there.
     """
-    done = {path.parent.name for path in folder.glob("*/result.json")} - {*TEACHERS}
+    runs = [path.parent for path in folder.glob("*/adapter")]
+    done = {run.name for run in runs if (run / "result.json").exists()} - {*TEACHERS}
     if MIXED not in done:
         raise InputError(
             f"no {MIXED} is finished", where=str(folder), mend="run `make lab` or `make lab-quick`"

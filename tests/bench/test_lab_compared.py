@@ -7,12 +7,15 @@ import pytest
 
 from bench.errors import InputError
 from bench.lab.compared import decisions, modules, trained
+from bench.lab.compared_publish import publish
 
 
 def checkpoint(folder: Path, name: str, rank: int = 4, *, finished: bool = True) -> None:
     run = folder / name
     (run / "adapter").mkdir(parents=True)
     (run / "adapter" / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    plan = {"arguments": {"rank": rank, "steps": 60, "batch": 4}}
+    (run / "run.json").write_text(json.dumps({"plan": plan}))
     if finished:
         (run / "result.json").write_text("{}")
 
@@ -44,3 +47,38 @@ def test_only_natural_decisions_are_asked(tmp_path: Path) -> None:
     for split, sets in (("validation", ["decisions"]), ("test", ["swapped"])):
         (tmp_path / f"{split}.jsonl").write_text(json.dumps({"id": split, "sets": sets}) + "\n")
     assert [json.loads(line)["id"] for line in decisions(tmp_path)] == ["validation"]
+
+
+def estimate(value: float) -> dict[str, object]:
+    return {"estimate": value, "low": value - 0.05, "high": value + 0.05}
+
+
+def compared(folder: Path, *labels: str) -> None:
+    own = {"over_calling": estimate(0.2), "call_recall": estimate(0.9)}
+    result = {
+        "pairing": {"cases": 120, "due": 58},
+        "systems": [{"name": f"{label}, b = -1", "run": label} for label in labels],
+        "first_token": {f"{label}, b = -1": own for label in labels},
+        "runs": {label: {"auc": estimate(0.93)} for label in labels},
+    }
+    (folder / "beside-mixed-sft").mkdir()
+    (folder / "beside-mixed-sft" / "result.json").write_text(json.dumps(result))
+
+
+def test_adapters_are_published_with_the_figures_of_their_comparison(tmp_path: Path) -> None:
+    for name in ("mixed-sft", "vanilla-0", "tool-teacher", "response-teacher"):
+        checkpoint(tmp_path, name)
+    compared(tmp_path, "lab", "mixed-sft", "vanilla-0")
+    publish(tmp_path, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| vanilla-0, b = −1 | 20.0 % (15.0–25.0) | 90.0 % (85.0–95.0) | 0.930 |" in card
+    assert "120 held-out decisions that no b was chosen on, 58 of them with a call due" in card
+    assert (tmp_path / "out" / "tool-teacher" / "adapter_config.json").exists()
+
+
+def test_a_checkpoint_that_was_not_compared_is_not_published(tmp_path: Path) -> None:
+    for name in ("mixed-sft", "vanilla-0"):
+        checkpoint(tmp_path, name)
+    compared(tmp_path, "lab", "mixed-sft")
+    with pytest.raises(InputError, match="other checkpoints were compared"):
+        publish(tmp_path, tmp_path / "out")

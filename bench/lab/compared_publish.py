@@ -1,0 +1,82 @@
+"""Put the adapters of `make lab` and their card where they are committed.
+
+    python -m bench.lab.compared_publish
+
+The card's figures come from the comparison's own result, so that the two can't differ.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, InputError
+from bench.lab.compared import COMPARED, MIXED, TEACHERS, trained
+from bench.lab.server import NAME
+from bench.report.words import arm_name, estimate_text, plain
+
+Json = dict[str, Any]
+OUT = Path(__file__).with_name("adapters")
+TEMPLATE = Path(__file__).with_name("compared_card.md")
+
+
+def publish(folder: Path, out: Path = OUT) -> None:
+    """Copy the finished adapters to `out`, with their card.
+
+    Raises InputError where what is trained and what was compared differ.
+    """
+    names = trained(folder)
+    result = _read(folder / f"beside-{MIXED}" / "result.json")
+    if set(result["runs"]) != {NAME, *names}:
+        raise InputError("other checkpoints were compared", where=str(folder), mend="run `make lab-compare`")
+    for name in (*TEACHERS, *names):
+        shutil.copytree(folder / name / "adapter", out / name, dirs_exist_ok=True)
+    plan = _read(folder / MIXED / "run.json")["plan"]["arguments"]
+    (out / "README.md").write_text(card(result, plan), "utf-8")
+
+
+def card(result: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """The card of a comparison beside mixed SFT; `plan` are the arguments that mixed SFT was trained with."""
+    pairing = result["pairing"]
+    numbers = {name: plan[name] for name in ("rank", "steps", "batch")}
+    return TEMPLATE.read_text("utf-8").format(
+        **numbers, cases=pairing["cases"], due=pairing["due"], table=_table(result)
+    )
+
+
+def _table(result: Mapping[str, Any]) -> str:
+    rows = ["| checkpoint, bias | over-calling | call recall | AUC |", "| --- | --- | --- | --- |"]
+    for system in result["systems"]:
+        own = result["first_token"].get(system["name"])
+        if own is not None:
+            rates = [estimate_text(own[figure]) for figure in ("over_calling", "call_recall")]
+            area = plain(result["runs"][system["run"]]["auc"])
+            rows.append("| " + " | ".join((arm_name(system["name"]), *rates, area)) + " |")
+    return "\n".join(rows)
+
+
+def _read(file: Path) -> Json:
+    try:
+        document: Json = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"can't be read ({error.strerror})", where=str(file), mend="run `make lab-compare`"
+        ) from None
+    return document
+
+
+def main() -> None:
+    """Publish; a failure is one line and an exit code."""
+    argparse.ArgumentParser(prog="python -m bench.lab.compared_publish", description=__doc__).parse_args()
+    try:
+        publish(COMPARED)
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
