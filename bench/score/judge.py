@@ -7,14 +7,15 @@ sampling), so a second call asks nothing. An error is not kept: the next call as
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bench.calibrate.asking import Answer, Pause, Unanswered, asking
 from bench.errors import InputError
 from bench.progress import progress
 from bench.runs import RecordFile
-from bench.score.confirm import Verdict, Write, prompt, read_verdict
+from bench.score.confirm import Verdict, Write, prompt, read_verdict, writes
+from bench.score.tau2 import Run
 from proxy.upstream import base_url
 
 Json = dict[str, Any]
@@ -79,14 +80,15 @@ class Verdicts(NamedTuple):
 
 
 async def judged(
-    judge: Judge, writes: Sequence[Write], records: RecordFile, pause: Pause = asyncio.sleep
+    judge: Judge, runs: Iterable[Run], records: RecordFile, pause: Pause = asyncio.sleep
 ) -> Verdicts:
-    """The verdicts on some writes: those that `records` has, and those asked for now, which it then has too.
+    """The verdicts on the writes of runs: those that `records` has, and those asked for now, which it keeps.
 
     Raises ServerUnreachable where the judge can't be reached, InputError where it refuses key or model; what
     it said before that is kept.
     """
-    questions = {key: write.question for write in writes if (key := judge.key(write)) and write.question}
+    asked = (write for run in runs for write in writes(run))
+    questions = {key: write.question for write in asked if (key := judge.key(write)) and write.question}
     missing = [key for key in questions if key not in records]
     faults: dict[str, str] = {}
     if missing:

@@ -267,6 +267,8 @@ def _print_confirm(console: Console, runs: Sequence[Json], notes: _Notes) -> Non
             notes.crosstab(confirm),
         )
         _errors(confirm["errors"], notes)
+        if confirm["unmeasurable"]:
+            notes.add(f"writes before which the file lacks what the user said: {confirm['unmeasurable']}")
         if confirm["unjudged"]:
             notes.add("unjudged writes are asked about again by the same command with the same --out")
     if table.rows:

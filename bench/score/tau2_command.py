@@ -10,7 +10,6 @@ from bench.options import Shared, shared_options
 from bench.runs import RunFolder
 from bench.score import tau2 as tau2_files
 from bench.score.commands import cues_option, paths_argument, score
-from bench.score.confirm import writes
 from bench.score.judge import Judge, judged
 from bench.score.options import judge_options
 from bench.score.table import tau2_text
@@ -38,10 +37,7 @@ def tau2(*, shared: Shared, paths: tuple[Path, ...], cues: str, judge: Judge | N
     files = {file for run in runs for file in run.files}
 
     def measured(folder: RunFolder) -> tuple[Json, list[Json]]:
-        verdicts = None
-        if judge is not None:
-            asked = [write for run in runs for write in writes(run)]
-            verdicts = asyncio.run(judged(judge, asked, folder.records("verdicts")))
+        verdicts = asyncio.run(judged(judge, runs, folder.records("verdicts"))) if judge else None
         figures = [run_figures(run, shared.seed, verdicts) for run in runs]
         return {"cues": cues, "runs": [each for each, _ in figures]}, [
             {

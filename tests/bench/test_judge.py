@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.score.confirm import Write, prompt, read_verdict, writes
 from bench.score.emissions import Call
 from bench.score.judge import Judge
 from bench.score.tau2 import Message, Run, Simulation, WriteTools
+from bench.score.tau2_command import tau2
 from tests.bench.scoring import Bench, Json, Shown, write
 from tests.bench.test_score_tau2 import message, rate, results, simulation, user
 from tests.upstream import Reply, Upstream, compact, said
 
+DOCS = Path(__file__).parents[2] / "docs" / "scoring.md"
 YES = '{"because": "The customer said yes.", "confirmed": true}'
 NO = '{"because": "Nobody asked.", "confirmed": false}'
 
@@ -159,7 +161,7 @@ def run_of(*said: Message, state: Any = "scored") -> Run:
     return Run("r", Path(), [], "airline", tools, None, 1, None, {}, [one])
 
 
-@settings(deadline=None, database=None)
+@settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(messages)
 def test_each_call_of_a_write_tool_is_a_question_about_what_was_said_before(said: list[Message]) -> None:
     found = writes(run_of(*said))
@@ -206,7 +208,7 @@ def test_only_a_whole_object_with_true_or_false_is_a_verdict(reply: str, confirm
     assert read_verdict(reply).confirmed is confirmed
 
 
-@settings(deadline=None, database=None)
+@settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.text(), st.booleans(), st.sampled_from(["{}", "```{}```", "```json\n{}\n```", "<think>no</think>{}"])
 )
@@ -215,7 +217,7 @@ def test_a_verdict_is_read_as_it_was_written(because: str, confirmed: bool, form
     assert read_verdict(reply) == (confirmed, because)
 
 
-@settings(deadline=None, database=None)
+@settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_any_other_text_is_kept_and_not_guessed(text: str) -> None:
     assert read_verdict(text) == (None, text)
@@ -347,8 +349,9 @@ async def test_words_of_the_user_that_the_file_lacks_make_a_write_unmeasurable(
     mute: Json = {"role": "user"}
     document = results(cancelled("0", mute), cancelled("1", user("Hello.")), tasks={"0": 1, "1": 1})
     async with Upstream([said(NO)]) as upstream:
-        figures = await Judged(bench, tmp_path, document).confirm(upstream)
-    assert counts(figures) == (2, 1, 0, 0, 1)
+        judged = Judged(bench, tmp_path, document)
+        assert counts(await judged.confirm(upstream)) == (2, 1, 0, 0, 1)
+        assert "writes before which the file lacks what the user said: 1" in await judged.text(upstream)
 
 
 async def test_a_run_that_writes_nothing_has_no_rate_and_asks_nobody(bench: Bench, tmp_path: Path) -> None:
@@ -396,6 +399,18 @@ async def test_another_judge_wants_another_folder(judged: Judged) -> None:
         await judged.confirm(upstream)
         with pytest.raises(Shown, match=r"arguments\.judge\.model was \"j\" and is \"k\""):
             await judged.confirm(upstream, "--judge-model", "k")
+
+
+async def test_the_docs_name_every_field_and_option(judged: Judged) -> None:
+    async with Upstream([said(YES)] * 3) as upstream:
+        figures = await judged.confirm(upstream)
+    text = DOCS.read_text()
+    options = [option for parameter in tau2.params for option in parameter.opts if "judge" in option]
+    assert len(options) == 6
+    for name in {*figures, *figures["judge"]}:
+        assert f"`{name}`" in text, name
+    for option in options:
+        assert f"`{option}" in text, option
 
 
 def test_the_prompt_names_its_version_and_both_places() -> None:

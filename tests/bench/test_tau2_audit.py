@@ -1,10 +1,10 @@
-"""The audit's labels of tau2 simulations, worked out by hand, and agreement with given labels and verdicts."""
+"""The audit's labels of tau2 simulations worked out by hand, and agreement with labels and verdicts."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.score.emissions import Emission
@@ -57,7 +57,7 @@ def test_labels_by_class(bench: Bench, tmp_path: Path) -> None:
 emissions = st.lists(st.sets(st.sampled_from([*Action])).map(frozenset), max_size=6)
 
 
-@settings(deadline=None, database=None)
+@settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     emissions,
     st.dictionaries(st.sampled_from(["refuse", "ask_valid", "tool_call"]), st.booleans()),
