@@ -99,13 +99,7 @@ def _audited(run: Path, model: str | None, limit: int | None) -> tuple[str, Audi
             where=str(run),
             mend="give a run of BFCL's multi-turn cases, or of tau2",
         )
-    if model not in names and (model is not None or len(names) > 1):
-        raise InputError(
-            f"has no model {model!r}" if model else "has several models",
-            where=str(run),
-            mend=f"name one with --model: {', '.join(names)}",
-        )
-    name = model or names[0]
+    name = _chosen(names, model, run)
     ran = [row for row in every if row[member] == name and "error" not in row]
     if any("audit" not in row for row in ran):
         raise InputError(
@@ -113,7 +107,25 @@ def _audited(run: Path, model: str | None, limit: int | None) -> tuple[str, Audi
             where=str(run),
             mend="score its results again with bench score",
         )
-    return name, _bfcl(ran, limit) if member == "model" else _tau2(ran, limit, run / _VERDICTS)
+    audited = _bfcl(ran, limit) if member == "model" else _tau2(ran, limit, run / _VERDICTS)
+    if not audited.cases:
+        raise InputError(
+            f"has no labelled case of {name!r}",
+            where=str(run),
+            mend="give multi-turn cases of BFCL, or scored simulations of tau2's airline or retail",
+        )
+    return name, audited
+
+
+def _chosen(names: Sequence[str], model: str | None, run: Path) -> str:
+    """The one that was asked for, or the only one."""
+    if model not in names and (model is not None or len(names) > 1):
+        raise InputError(
+            f"has no model {model!r}" if model else "has several models",
+            where=str(run),
+            mend=f"name one with --model: {', '.join(names)}",
+        )
+    return model or names[0]
 
 
 def _bfcl(cases: Sequence[Record], limit: int | None) -> Audited:

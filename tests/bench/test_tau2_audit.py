@@ -188,3 +188,11 @@ def test_rows_that_do_not_fit_are_told_in_a_line(bench: Bench, tmp_path: Path, r
     with pytest.raises(Shown, match=words) as shown:
         bench.text("score", "audit", run, "--labels", file)
     assert shown.value.code == 2
+
+
+def test_a_domain_without_labels_has_nothing_to_audit(bench: Bench, tmp_path: Path) -> None:
+    document = results(simulation("a", user(), ASKS), tasks={"a": 1}, domain="mock")
+    bench.text("score", "tau2", write(tmp_path, {"results.json": document}) / "results.json")
+    with pytest.raises(Shown, match="has no labelled case") as shown:
+        bench.text("score", "audit", bench.run)
+    assert shown.value.code == 2
