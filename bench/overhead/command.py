@@ -75,7 +75,7 @@ def overhead(
     interleaved blocks: direct, nginx, a bare FastAPI and httpx forwarder, LiteLLM (in an environment of
     its own, made on first use) and Seam without a profile, with a bias, and with probes.
     Every ratio compares blocks of one round; the spread is that over rounds. CPU and memory are those
-    of the target's processes alone. Takes about ten minutes; writes report.html beside the records.
+    of the target's processes alone. All of it takes a quarter of an hour; writes report.html too.
     """
     require_linux()
     settings = Settings(

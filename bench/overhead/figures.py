@@ -236,8 +236,8 @@ def _incomplete(measured: Iterable[Measured]) -> list[str]:
     for target, load, block, _ in measured:
         if block.failures:
             found[f"{target}, {load}, failed"] = (
-                f"{target}, {load}: {block.failures} failed answers beside {block.requests} whole ones "
-                f"({block.failure}), so such rounds are left out"
+                f"{target}, {load}: {block.failure} ({block.failures} failed, {block.requests} whole), so "
+                "such rounds are left out"
             )
         elif block.unfinished:
             spoilt = "left out" if load.kind is Kind.OPEN else "without these, so its times are too low"

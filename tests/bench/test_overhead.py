@@ -318,7 +318,7 @@ def test_a_proxy_that_fails_is_on_record_and_has_no_figures(broken: Server, tmp_
     rounds = figures.by_load([measured])
     assert [one.target for one in figures.loops(rounds, settings())] == ["direct"]
     (note,) = figures.warnings([], [], measured, [0.0])
-    assert note.startswith("seam, reply, concurrency 8: 1 failed answers beside 0 whole ones (HTTP 500 boom)")
+    assert note.startswith("seam, reply, concurrency 8: HTTP 500 boom (1 failed, 0 whole)")
 
 
 # Processes
@@ -624,7 +624,7 @@ def test_the_page_does_without_what_was_not_measured(tmp_path: Path) -> None:
     fell = Measured("seam", REPLIES, block(0, failures=8, failure="HTTP 504"), 0)
     page = shown(tmp_path, settings(), [Measured("direct", REPLIES, block(1000), 0), fell])
     assert {file.stem for file in (tmp_path / "charts").glob("*.svg")} == {"reply-speed", "reply-tail", "cpu"}
-    assert "8 failed answers beside 0 whole ones (HTTP 504)" in page
+    assert "HTTP 504 (8 failed, 0 whole)" in page
     assert "not measured" in page
 
 
