@@ -98,7 +98,8 @@ async def judged(
             async with asking(root, judge.api_key, judge.concurrency, pause, judge.timeout) as server:
 
                 async def one(key: str) -> None:
-                    body = json.dumps(judge.request(questions[key]), ensure_ascii=False)
+                    # Escaped: a file may hold half of a surrogate pair, which UTF-8 does not.
+                    body = json.dumps(judge.request(questions[key]))
                     try:
                         answer = await server.post(_ENDPOINT, body)
                     except Unanswered as error:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import httpx
 
 from bench.errors import InputError
 from bench.options import JsonObject, key_of
@@ -42,9 +43,20 @@ def judge_options(function: Callable[..., None]) -> Callable[..., None]:
             )
             raise InputError("is missing", where=missing, mend=f"give it beside {there}")
         judge = None
-        if judge_url and judge_model:
+        if judge_url is not None and judge_model is not None:
+            _check(judge_url)
             key = key_of(judge_api_key_env, "--judge-api-key-env")
             judge = Judge(judge_url, judge_model, key, judge_fields, judge_concurrency, judge_timeout)
         function(judge=judge, **own)
 
     return command
+
+
+def _check(url: str) -> None:
+    """Raise InputError for what is no address, before anything runs that the judge comes after."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        parts = httpx.URL()
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise InputError(f"{url!r} is no address", where="--judge", mend="give one as http://127.0.0.1:8000")

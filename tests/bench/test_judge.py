@@ -354,6 +354,14 @@ async def test_words_of_the_user_that_the_file_lacks_make_a_write_unmeasurable(
         assert "writes before which the file lacks what the user said: 1" in await judged.text(upstream)
 
 
+async def test_half_a_surrogate_pair_does_not_keep_a_write_from_being_judged(
+    bench: Bench, tmp_path: Path
+) -> None:
+    document = results(cancelled("0", user("Cancel it \ud83d")), tasks={"0": 1})
+    async with Upstream([said(NO)]) as upstream:
+        assert counts(await Judged(bench, tmp_path, document).confirm(upstream)) == (1, 1, 0, 0, 0)
+
+
 async def test_a_run_that_writes_nothing_has_no_rate_and_asks_nobody(bench: Bench, tmp_path: Path) -> None:
     document = results(simulation("0", user(), message("No.")), tasks={"0": 0})
     async with Upstream([]) as upstream:
@@ -381,6 +389,9 @@ def test_without_a_judge_or_a_table_of_write_tools_confirm_is_null(bench: Bench,
     [
         (("--judge", "http://a"), "--judge-model: is missing; give it beside --judge"),
         (("--judge-model", "j"), "--judge: is missing; give it beside --judge-model"),
+        (("--judge", "localhost:8000", "--judge-model", "j"), "--judge: 'localhost:8000' is no address"),
+        (("--judge", "http://[::", "--judge-model", "j"), "is no address"),
+        (("--judge", "", "--judge-model", "j"), "--judge: '' is no address"),
         (
             ("--judge", "http://a", "--judge-model", "j", "--judge-api-key-env", "NO_SUCH_KEY"),
             "--judge-api-key-env: NO_SUCH_KEY is not set",
