@@ -169,11 +169,14 @@ def looks(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str,
     return found
 
 
-def bars(loop: Sequence[Loop], long: Sequence[Long], opened: Sequence[Open]) -> list[Bar]:
-    """Seam against the bars it is held to, as far as the run measured them."""
+def bars(
+    loop: Sequence[Loop], long: Sequence[Long], opened: Sequence[Open], measured: Iterable[Measured]
+) -> list[Bar]:
+    """Seam against the bars it is held to, as far as the run measured them; measured: all blocks."""
     replies = {(one.target, one.concurrency): one for one in loop if one.kind is Kind.REPLY}
     some, alone = replies.get(("seam", _BAR_CONCURRENCY)), replies.get(("seam", 1))
     chunk = next((one.cpu_us_per_chunk.median for one in long if one.target == "seam"), None)
+    failures = [one.block.failures for one in measured if one.target in SEAMS]
     held = [one.peak_mb for one in opened if one.target in SEAMS and one.streams == _BAR_STREAMS]
     at = f"at concurrency {_BAR_CONCURRENCY}"
     return [
@@ -186,6 +189,7 @@ def bars(loop: Sequence[Loop], long: Sequence[Long], opened: Sequence[Open]) -> 
              max(held, default=None)),
         _bar("added median latency at concurrency 1, ms", 1, True, _median(alone and alone.added_p50_ms)),
         _bar("CPU per chunk of a long stream, microseconds", 60, True, chunk),
+        _bar("failed answers of every Seam under all loads", 0, True, sum(failures) if failures else None),
     ]  # fmt: skip
 
 

@@ -519,16 +519,17 @@ def test_open_streams_are_told_by_their_memory() -> None:
     ],
 )
 def test_the_bar_of_memory_is_of_a_thousand_streams(seam: Block, streams: int, met: bool | None) -> None:
-    bar = next(bar for bar in figures.bars([], [], opened(seam, streams)) if "memory" in bar.bar)
+    bar = next(bar for bar in figures.bars([], [], opened(seam, streams), []) if "memory" in bar.bar)
     assert bar.met is met
 
 
 def test_bars_are_met_missed_or_not_measured() -> None:
     def of(load: Load, *blocks: Block) -> dict[str, bool | None]:
         names = ("direct", "bare", "litellm", "seam")
-        by_load = figures.by_load([[Measured(n, load, b, 0) for n, b in zip(names, blocks, strict=True)]])
-        loop = figures.loops(by_load, settings(targets=names, concurrency=(load.concurrency,)))
-        return {bar.bar: bar.met for bar in figures.bars(loop, [], [])}
+        measured = [Measured(name, load, block, 0) for name, block in zip(names, blocks, strict=True)]
+        of = settings(targets=names, concurrency=(load.concurrency,))
+        loop = figures.loops(figures.by_load([measured]), of)
+        return {bar.bar: bar.met for bar in figures.bars(loop, [], [], measured)}
 
     fifteen = Load(Kind.REPLY, 15, None)
     met = of(fifteen, block(9000), block(1000, 3.0), block(50), block(1400, 2.0))
@@ -544,6 +545,10 @@ def test_bars_are_met_missed_or_not_measured() -> None:
     }
     alone = of(Load(Kind.REPLY, 1, None), block(9), block(9), block(9), block(9, 1.4))
     assert alone["added median latency at concurrency 1, ms"] is True
+    assert alone["failed answers of every Seam under all loads"] is True
+    failing = of(fifteen, block(9000), block(1000), block(50), block(1400, failures=1, failure="HTTP 504"))
+    assert failing["failed answers of every Seam under all loads"] is False
+    assert failing["requests/s at concurrency 15, times LiteLLM's"] is None
 
 
 def test_what_limits_the_figures_is_said() -> None:
@@ -592,7 +597,7 @@ def shown(tmp_path: Path, of: Settings, *measured: list[Measured]) -> str:
         "long_streams": long,
         "open_streams": opened,
         "probes": figures.looks([{"probes": {"seam-probes": {"sri passed": 9, "sri retried": 1}}}]),
-        "bars": figures.bars(loop, long, opened),
+        "bars": figures.bars(loop, long, opened, chain(*measured)),
         "skipped": {},
         "notes": figures.warnings(loop, long, chain(*measured), [0.1]),
     }
@@ -668,7 +673,7 @@ def test_the_command_measures_resumes_and_explains(tmp_path: Path) -> None:
     assert all(one["cpu_us_per_chunk"]["median"] > 1 for one in result["long_streams"])
     assert {one["target"]: one["most_open"] for one in result["open_streams"]} == dict.fromkeys(targets, 20)
     bars = {bar["bar"]: bar for bar in result["bars"]}
-    assert len(bars) == 6
+    assert len(bars) == 7
     assert bars["requests/s at concurrency 15, times LiteLLM's"]["met"] is None
     assert bars["requests/s at concurrency 15, times the bare forwarder's"]["value"] > 0
 
