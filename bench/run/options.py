@@ -1,7 +1,6 @@
 """The options of every `bench run` that say what is served: arms, or one server and profile."""
 
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from bench.errors import InputError
-from bench.options import JsonObject
+from bench.options import JsonObject, key_of
 from bench.run.arms import Arm, Asked, asked, decision_logs, known, probe_grid
 from calibrators.actions import Cues
 from calibrators.state import How
@@ -36,13 +35,7 @@ class Serving(NamedTuple):
 
     def server_key(self) -> str | None:
         """The server's key; errors as of `client_key`."""
-        if self.api_key_env is None:
-            return None
-        if not (key := os.environ.get(self.api_key_env)):
-            raise InputError(
-                f"{self.api_key_env} is not set", where="--api-key-env", mend="export it, or name another"
-            )
-        return key
+        return key_of(self.api_key_env, "--api-key-env")
 
     def logs(self, folder: Path) -> list[Path]:
         """The decision logs of a run in this folder; none for a running proxy whose log isn't given."""
