@@ -10,6 +10,7 @@ import json
 import re
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,11 +73,11 @@ def body(kind: Kind, number: int) -> bytes:
 
 
 def counters(redis: Server) -> Mapping[str, float]:
-    """Redis' own account of what it did."""
-    return {
-        name: float(value)
-        for name, value in re.findall(r"(\w+):([\d.]+)\r", redis.say("INFO stats").decode())
-    }
+    """Redis' own account: calls of GET and SET, bytes that came and went."""
+    told = redis.say("INFO commandstats").decode() + redis.say("INFO stats").decode()
+    calls = re.findall(r"cmdstat_(get|set):calls=(\d+)", told)
+    moved = re.findall(r"total_net_(input|output)_bytes:(\d+)", told)
+    return Counter({name: int(number) for name, number in (*calls, *moved)})
 
 
 def records_of(log: Path) -> list[bytes]:
@@ -104,8 +105,8 @@ async def measured(kind: Kind, process: Serving, redis: Server, log: Path, count
         return sum(after[name] - before[name] for name in names) / count
 
     return Cost(
-        moved("total_commands_processed") - 1 / count,  # to ask for the counters is a command too
-        moved("total_net_input_bytes", "total_net_output_bytes"),
+        moved("get", "set"),
+        moved("input", "output"),
         len(records) / count,
         len(zlib.compress(records)) / count,
     )
@@ -129,35 +130,39 @@ def running_redis(folder: Path) -> Iterator[Server]:
         redis.stop()
 
 
-async def main(count: int) -> None:
-    """Print both tables."""
-    with tempfile.TemporaryDirectory() as name, running_redis(Path(name)) as redis:
-        folder = Path(name)
-        script = [
-            reply for kind in KINDS for reply in [*([] if kind.new else kind.replies), *kind.replies * count]
-        ]
-        config = {"state": redis.url, "models": {"m": {}}, "reading": "top_logprobs"}
+async def costs(folder: Path, count: int) -> tuple[Mapping[str, Cost], Sequence[tuple[int, int]]]:
+    """What a request of each kind costs, and a scrape before and after all of them."""
+    script = [r for kind in KINDS for _ in range(count + (not kind.new)) for r in kind.replies]
+    config = {"models": {"m": {}}, "reading": "top_logprobs"}
+    with running_redis(folder) as redis:
         async with (
             Upstream(script, lists=["m"]) as upstream,
-            serving(written(folder, upstream.url, config, PROFILES)) as process,
+            serving(written(folder, upstream.url, {**config, "state": redis.url}, PROFILES)) as process,
         ):
             idle = await scraped(process)
-            print("| request | Redis commands | Redis bytes | record, bytes | packed |")
-            print("| --- | --- | --- | --- | --- |")
-            for kind in KINDS:
-                cost = await measured(kind, process, redis, folder / "decisions.jsonl", count)
-                shown = f"{cost.commands:.1f} | {cost.redis_bytes:.0f}"
-                print(f"| {kind.name} | {shown} | {cost.record:.0f} | {cost.packed:.0f} |")
-            busy = await scraped(process)
-            pairs = len({kind.calibration for kind in KINDS})
-            more = [(b - i) / pairs for b, i in zip(busy, idle, strict=True)]
-            print(
-                f"\n/metrics: {idle[0]} series and {idle[1]} bytes when idle; each pair of model and profile"
-            )
-            print(f"adds {more[0]:.0f} series and {more[1]:.0f} bytes (mean of {pairs})")
+            log = folder / "decisions.jsonl"
+            found = {kind.name: await measured(kind, process, redis, log, count) for kind in KINDS}
+            return found, [idle, await scraped(process)]
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
+    parser.add_argument("--requests", type=int, default=500, help="of each kind (default 500)")
+    count = parser.parse_args().requests
+    with tempfile.TemporaryDirectory() as folder:
+        found, (idle, busy) = asyncio.run(costs(Path(folder), count))
+    print(
+        "| request | Redis commands | Redis bytes | record, bytes | packed |\n| --- | --- | --- | --- | --- |"
+    )
+    for name, cost in found.items():
+        asked = f"{cost.commands:.1f} | {cost.redis_bytes:.0f}"
+        print(f"| {name} | {asked} | {cost.record:.0f} | {cost.packed:.0f} |")
+    pairs = len({kind.calibration for kind in KINDS})
+    series, size = ((after - before) / pairs for before, after in zip(idle, busy, strict=True))
+    print(f"\n/metrics: {idle[0]} series and {idle[1]} bytes when idle; each pair of model and profile")
+    print(f"adds {series:.0f} series and {size:.0f} bytes (mean of {pairs})")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
-    parser.add_argument("--requests", type=int, default=500, help="of each kind (default 500)")
-    asyncio.run(main(parser.parse_args().requests))
+    main()
