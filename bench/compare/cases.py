@@ -143,7 +143,10 @@ def _when2call(records: Iterable[Json]) -> Outcomes:
 
 
 def _tau2(records: Iterable[Json]) -> Outcomes:
-    """Means over the scored trials of each task; a task without one is errored or unmeasurable."""
+    """Means over the scored trials of each task; a task without one is errored or unmeasurable.
+
+    What a task cost is a mean over all of its trials that the proxy's log knows.
+    """
     trials: dict[str, list[Json]] = defaultdict(list)
     for record in records:
         trials[record["task"]].append(record)
@@ -152,7 +155,7 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
         scored = [record for record in own if record["state"] == "scored"]
         lost = Lost.UNMEASURABLE if any(r["state"] == "unmeasurable" for r in own) else Lost.ERRORED
         acc = _mean([record["passed"] for record in scored], lost)
-        found[ALL_TASKS, task] = {"acc": acc}
+        found[ALL_TASKS, task] = {"acc": acc, **_mean_costs(own)}
         for label in own[0]["hits"]:
             found[label, task] = {
                 "gar": _mean([record["hits"][label] for record in scored], lost),
@@ -161,7 +164,16 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
     return found
 
 
-def _mean(values: Sequence[bool], lost: Lost) -> Value:
+def _mean_costs(records: Iterable[Json]) -> dict[str, Value]:
+    read = [told for record in records if (told := _costs(record))]
+    return (
+        {figure: _mean([float(told[figure]) for told in read], Lost.UNMEASURABLE) for figure in COSTS}
+        if read
+        else {}
+    )
+
+
+def _mean(values: Sequence[float], lost: Lost) -> Value:
     return sum(values) / len(values) if values else lost
 
 

@@ -71,7 +71,7 @@ def tried(record: Json) -> Tried:
     label = next((label for label in _SHOWN if label in record["hits"]), None)
     return Tried(
         arm=record["run"],
-        id=f"{record['task']}, trial {record['trial'] + 1}",
+        id=f"task {record['task']}, trial {record['trial']}",
         part=_LABELS[label] if label else "no label",
         passed=record["passed"],
         hit=record["hits"][label] if label else None,
@@ -103,8 +103,10 @@ def _passed(result: Json) -> str:
         rows.append([escape(run["run"]), rate(run, "acc"), passes, str(run["tasks"]["planned"]),
                      str(run["trials"]), counts(run), ends])  # fmt: skip
     heads = ["", "Acc (pass^1)", "pass^k", "tasks", "trials", "counts", "ended by"]
+    user = result["user"]
     said = (
-        f"Domain {result['domain']}. Acc is the share of scored simulations whose reward is 1; pass^k the "
+        f"Domain {result['domain']}, the user played by {user['model']} at {user['url']}. "
+        "Acc is the share of scored simulations whose reward is 1; pass^k the "
         f"chance that k trials of a task all pass. Counts: {', '.join(COUNTS)}."
     )
     return table("Simulations.", heads, rows) + paragraph(said, "soft") + "".join(_remarks(result))
@@ -120,7 +122,9 @@ def _remarks(result: Json) -> Iterator[str]:
             yield paragraph(f"{arm}: {count} × {' '.join(fault.split())[:300]}", "soft")
         if capped := result["capped"][arm]:
             cap = run["loops"]["max_steps"]
-            yield paragraph(f"{arm}: stopped at the cap of {cap} steps: {', '.join(capped)}.", "soft")
+            yield paragraph(
+                f"{arm}: stopped at the cap of {cap} steps (TASK.TRIAL): {', '.join(capped)}.", "soft"
+            )
 
 
 def _recall(result: Json, drawn: Sequence[Chart]) -> str:
@@ -135,7 +139,7 @@ def _recall(result: Json, drawn: Sequence[Chart]) -> str:
     rows = [
         [
             f"{escape(run['run'])}<small>{_LABELS[label]}</small>",
-            rate(each, "gar"),
+            rate(each, "gar") + _where_checked(each),
             rate(each, "acc"),
             difference(each),
             crosstab(each),
@@ -147,6 +151,14 @@ def _recall(result: Json, drawn: Sequence[Chart]) -> str:
     heads = ["", "GAR", "Acc", "GAR − Acc", "2x2", "counts"]
     key = "2x2: recalled and passed, recalled and failed, missed and passed, missed and failed."
     return paragraph(said, "soft") + shown + table("By class.", heads, rows) + paragraph(key, "soft")
+
+
+def _where_checked(each: Json) -> str:
+    """TOOL_CALL's recall without the simulations that ended before upstream checked anything, if any did."""
+    if "gar_where_checked" not in each:
+        return ""
+    checked = each["gar_where_checked"] or {"hits": 0, "of": 0}
+    return f"<small>where checked {checked['hits']}/{checked['of']}</small>"
 
 
 def _confirm(runs: Sequence[Json]) -> str:

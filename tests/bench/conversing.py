@@ -1,4 +1,4 @@
-"""A stand-in for both models of a tau2-bench conversation, and tau2's own tasks to make its lines from."""
+"""A stand-in for all models of a tau2-bench run, and tau2's own tasks to make its lines from."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,16 @@ from tests.bench.playing import Json, Model
 
 STOP = "###STOP###"
 """What upstream's user simulator says to end a conversation."""
+YES = "Yes, please."
 MALFORMED = "a call whose arguments are cut"
 
 
 @dataclass
-class Both(Model):
-    """The agent that `plays` by the user's first line, and the user behind upstream's simulator."""
+class Cast(Model):
+    """The agent that `plays` by the user's first line, the user behind upstream's simulator, and the judge.
+
+    The judge takes a write for confirmed where the user has said `YES`.
+    """
 
     lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What the user says, by the reason for the call in the task's scenario."""
@@ -22,8 +26,11 @@ class Both(Model):
     """The headers of every request of the user simulator."""
 
     def answer(self, body: Json, headers: Mapping[str, str]) -> tuple[int, Json]:
-        """Status and body for a request of either."""
-        system = " ".join(body["messages"][0]["content"].split())
+        """Status and body for a request to any of them."""
+        first = body["messages"][0]
+        if first["role"] == "user":
+            return 200, _completion({"content": json.dumps({"confirmed": YES in first["content"]})})
+        system = " ".join(first["content"].split())
         if system.startswith("# User Simulation Guidelines"):
             self.simulated.append({name.lower(): value for name, value in headers.items()})
             if self.gone:

@@ -168,7 +168,7 @@ def killed(command: Sequence[str], enough: Callable[[], bool]) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not enough():
         assert process.poll() is None, "it ended by itself"
         assert time.monotonic() < deadline

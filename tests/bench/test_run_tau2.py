@@ -10,7 +10,7 @@ import yaml
 
 from bench.errors import InputError
 from bench.run.tau2 import cases
-from tests.bench.conversing import MALFORMED, STOP, Both, Tau2
+from tests.bench.conversing import MALFORMED, STOP, YES, Cast, Tau2
 from tests.bench.playing import DONE, REFUSE, TOO_LONG, Json, Trajectory, killed, served
 from tests.bench.scoring import Bench, Shown, write
 
@@ -21,12 +21,10 @@ def asks(id: str) -> str:
     return f"I call about matter {id}, reservation SI5UKW."
 
 
-def both(tau2: Tau2, plays: Mapping[str, Trajectory], **more: object) -> Both:
+def cast(tau2: Tau2, plays: Mapping[str, Trajectory], **more: object) -> Cast:
     """The stand-in; its user answers every reply but the last of a trajectory with a word, and then stops."""
-    lines = {
-        tau2.reason(id): [asks(id), *["Yes, please."] * (len(turns) - 1), STOP] for id, turns in plays.items()
-    }
-    return Both({asks(id): turns for id, turns in plays.items()}, lines=lines, **more)  # type: ignore[arg-type]
+    lines = {tau2.reason(id): [asks(id), *[YES] * (len(turns) - 1), STOP] for id, turns in plays.items()}
+    return Cast({asks(id): turns for id, turns in plays.items()}, lines=lines, **more)  # type: ignore[arg-type]
 
 
 def simulations(run: Path, arm: str) -> dict[str, Json]:
@@ -45,7 +43,7 @@ def classes(document: Json, arm: int = 0) -> Mapping[str, Json]:
 
 @pytest.mark.benchmarks
 def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
-    bench: Bench, tau2: Tau2, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tau2: Tau2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the agent does, and what comes of it by calibration.md section 3 and by upstream's grader:
 
@@ -70,13 +68,14 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
     }
     monkeypatch.setenv("AGENTS_KEY", "secret")
     with (
-        served(both(tau2, plays, too_long=frozenset({asks("1")}))) as model,
-        served(both(tau2, plays)) as user,
+        served(cast(tau2, plays, too_long=frozenset({asks("1")}))) as model,
+        served(cast(tau2, plays)) as user,
     ):
-        command = ["--upstream", model.url, "--api-key-env", "AGENTS_KEY", "--user-url", user.url]
-        document = bench.document("run", "tau2", *command, "--ids", ",".join(plays))
-        text = bench.text("run", "tau2", *command, "--ids", ",".join(plays), "--out", bench.run)
-        run = bench.run
+        command = ["run", "tau2", "--upstream", model.url, "--api-key-env", "AGENTS_KEY"]
+        command += ["--user-url", user.url, "--judge", user.url, "--judge-model", "m"]
+        command += ["--ids", ",".join(plays), "--out", str(tmp_path / "run")]
+        document = bench.document(*command)
+        text = bench.text(*command)  # a finished run prints its result again
 
     (told,) = document["runs"]
     assert told["counts"] == {"planned": 8, "run": 8, "scored": 7, "errored": 1, "unmeasurable": 0}
@@ -94,15 +93,18 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
     assert classes(document)["refuse"]["masking"] == pytest.approx(1 / 3)
     checked = classes(document)["tool_call"]["gar_where_checked"]
     assert (checked["hits"], checked["of"]) == (3, 3)
+    # Of four writes only that of 19 came after a yes; the one that failed passed too.
+    confirm = told["confirm"]
+    assert (confirm["judged"], confirm["gar"]["hits"], confirm["acc"]["hits"]) == (4, 1, 3)
     assert set(document["faults"]["off"].values()) == {1}
     assert [TOO_LONG in fault for fault in document["faults"]["off"]].count(True) == 1
     assert document["dry_pass"]["prompt_tokens"] == {"least": 1200, "most": 1200}
     assert "1 × JSONDecodeError" in text
 
     # Upstream's own figures of its own files: it counts what was errored as failed.
-    upstream = json.loads((run / "tau2" / "off" / "summary.json").read_text())
+    upstream = json.loads((tmp_path / "run" / "tau2" / "off" / "summary.json").read_text())
     assert (upstream["num_simulations"], upstream["metrics"]["avg_reward"]) == (8, 0.5)
-    rescored = bench.document("score", "tau2", run / "tau2" / "off")
+    rescored = bench.document("score", "tau2", tmp_path / "run" / "tau2" / "off")
     assert rescored["runs"][0]["classes"] == told["classes"]
 
     # The server's key is not for another server; what tells the proxy of a case reaches none.
@@ -116,27 +118,26 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
 def test_what_is_killed_goes_on_and_calls_that_are_taken_back_unmask_an_over_caller(
     bench: Bench, tau2: Tau2, tmp_path: Path
 ) -> None:
-    """Three tasks to refuse, two trials.
+    """Two tasks to refuse, two trials.
 
-    Off: GAR 1/3, Acc 2/3, masking 33 points. CRI takes back the call with an id that nobody named, and so
-    that task is refused: GAR and Acc 2/3. The third call has an id that the user named.
+    Off: GAR 1/2, Acc 2/2, masking 50 points. CRI takes back the call, whose id nobody named, and so that task
+    is refused too: GAR and Acc 2/2.
     """
     plays: dict[str, Trajectory] = {
         "0": [[REFUSE]],
         "26": [[["cancel_reservation(reservation_id='NONE00')"], DONE]],
-        "28": [[["cancel_reservation(reservation_id='SI5UKW')"], DONE]],
     }
     profile = tmp_path / "retry.yaml"
     profile.write_text(yaml.safe_dump({"name": "retry", "cri": "retry"}))
     out = tmp_path / "run"
-    with served(both(tau2, plays, seconds=0.2)) as model:
+    with served(cast(tau2, plays, seconds=0.2)) as model:
         command = [
             "run",
             "tau2",
             "--upstream",
             model.url,
             "--ids",
-            "0,26,28",
+            "0,26",
             "--trials",
             "2",
             "--threads",
@@ -151,24 +152,22 @@ def test_what_is_killed_goes_on_and_calls_that_are_taken_back_unmask_an_over_cal
         again = Counter(first for first, _ in model.asked[asked:])
 
     arms = {run["run"]: run for run in document["runs"]}
-    assert [*arms["off"]["classes"]["refuse"]["crosstab"].values()] == [2, 0, 2, 2]
-    assert arms["off"]["classes"]["refuse"]["masking"] == pytest.approx(1 / 3)
-    assert [*arms["retry"]["classes"]["refuse"]["crosstab"].values()] == [4, 0, 0, 2]
-    assert {k: each["estimate"] for k, each in arms["off"]["pass_k"].items()} == pytest.approx(
-        {"1": 2 / 3, "2": 2 / 3}
-    )
+    assert [*arms["off"]["classes"]["refuse"]["crosstab"].values()] == [2, 0, 2, 0]
+    assert arms["off"]["classes"]["refuse"]["masking"] == 0.5
+    assert [*arms["retry"]["classes"]["refuse"]["crosstab"].values()] == [4, 0, 0, 0]
+    assert {k: each["estimate"] for k, each in arms["off"]["pass_k"].items()} == {"1": 1, "2": 1}
     assert document["probes"]["retry"]["outcomes"]["cri"]["retried"] == 2
     assert set(document["applied"]["off"]) == {"none"}
 
     # What was finished is as it was, and was not asked for again; everything is there once.
-    assert 2 <= len(before["off"]) < 6, "it was killed too early or too late"
+    assert 2 <= len(before["off"]) < 4, "it was killed too early or too late"
     planned = {f"{task}.{trial}" for task in plays for trial in (0, 1)}
     for arm, finished in before.items():
         after = simulations(out, arm)
         assert set(after) == planned
         assert {case: after[case] for case in finished} == finished
         upstream = json.loads((out / "tau2" / arm / "results.json").read_text())
-        assert len(upstream["simulations"]) == 6
+        assert len(upstream["simulations"]) == 4
         # Each trial has its seed, the same in every arm.
         assert {(each["trial"], each["seed"]) for each in after.values()} == {
             (each["trial"], each["seed"]) for each in simulations(out, "off").values()
@@ -182,8 +181,10 @@ def test_what_is_killed_goes_on_and_calls_that_are_taken_back_unmask_an_over_cal
     compared = bench.document("compare", out)
     assert [system["name"] for system in compared["systems"]] == ["off", "retry"]
     assert {claim["part"] for claim in compared["claims"]} >= {"refuse", "all tasks"}
+    queries = {name: own["case_queries"]["estimate"] for name, own in compared["parts"]["all tasks"].items()}
+    assert queries == {"off": 1.5, "retry": 1.5}
     html = (out / "report.html").read_text()
-    assert html.count("<details class=") == 12
+    assert html.count("<details class=") == 8
     assert "cancel_reservation(reservation_id=&quot;NONE00&quot;)" in html
 
 
@@ -194,7 +195,7 @@ def test_a_server_that_goes_away_ends_the_run_and_is_no_result(
     """Through a proxy that runs already, in whose place the stand-in sees what a proxy is told."""
     plays: dict[str, Trajectory] = {"19": [[WHICH], [WHICH], [WHICH]]}
     out = tmp_path / "run"
-    with served(both(tau2, plays, gone=True)) as model:
+    with served(cast(tau2, plays, gone=True)) as model:
         command = ["run", "tau2", "--proxy", model.url, "--profile", "strict", "--ids", "19"]
         command += ["--max-steps", "4", "--out", str(out)]
         with pytest.raises(Shown, match="repeat the same command") as shown:
@@ -207,7 +208,7 @@ def test_a_server_that_goes_away_ends_the_run_and_is_no_result(
         document = bench.document(*command)  # a finished run prints its result again
     assert document["applied"] == {"strict": None}
     # The user and the agent had two messages each.
-    assert "strict: stopped at the cap of 4 steps: 19.0" in text
+    assert "strict: stopped at the cap of 4 steps (TASK.TRIAL): 19.0" in text
     headers = [headers for _, headers in model.asked]
     assert {(each["x-case-id"], each["x-calibration"], each["x-case-marks"]) for each in headers} == {
         ("19.0/strict/2", "strict", "miss_param")

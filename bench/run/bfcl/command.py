@@ -1,7 +1,6 @@
 """`bench run bfcl`."""
 
 import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from bench.benchmarks import BENCHMARKS
-from bench.errors import InputError
+from bench.compare.folders import result_of
 from bench.options import JsonObject, Shared, shared_options
 from bench.report.replay import conclude
 from bench.run import power
@@ -79,7 +78,7 @@ def command(
     planned = cases.planned(benchmark.site(), names, shared.limit, re.findall(r"[^\s,]+", " ".join(ids)))
     wanted = Wanted(planned, asyncio.run(serving.known()), serving, **own)
     with RunFolder.open(shared.folder("run-bfcl"), _plan(shared, wanted)) as run:
-        result = _earlier(run) if run.done else _run(run, wanted, shared.seed)
+        result = result_of(run.path) if run.done else _run(run, wanted, shared.seed)
     shared.show(result, lambda: summary(result, run.path))
 
 
@@ -142,14 +141,6 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     }
     conclude(run, result)
     return result
-
-
-def _earlier(run: RunFolder) -> Json:
-    try:
-        document: Json = json.loads((run.path / "result.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(str(error), where=str(run.path / "result.json"), mend="give another --out") from None
-    return document
 
 
 def summary(result: Json, folder: Path) -> str:

@@ -102,11 +102,11 @@ class Replay:
 
     def run(self) -> None:
         """Simulate what is missing, round by round, and write the results of every arm."""
+        # No `with`: it would wait for all of them where one says that the server is gone.
+        pool = ThreadPoolExecutor(self._plan["threads"])
         for arm, cases in self._plan["rounds"]:
             missing = [case for case in cases if not self._file(arm, case).exists()]
-            # No `with`: it would wait for all of them where one says that the server is gone.
-            done = ThreadPoolExecutor(self._plan["threads"]).map(partial(self._finish, arm), missing)
-            for _ in done:
+            for _ in pool.map(partial(self._finish, arm), missing):
                 pass
         for arm in self._arms:
             self._write(arm)

@@ -24,7 +24,6 @@ from bench.run.tau2.figures import figures
 from bench.run.tau2.replay import Replay, replay
 from bench.runs import Plan, RunFolder
 from bench.score import tau2 as tau2_files
-from bench.score.confirm import writes
 from bench.score.judge import Judge, judged
 from bench.score.options import judge_options
 from bench.score.table import tau2_text
@@ -199,10 +198,7 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
         )
         replay(plan, root, dry, key, wanted.user.api_key)
     runs = tau2_files.read([root / name / "results.json" for name in names], serving.cues, None)
-    verdicts = None
-    if wanted.judge is not None:
-        asked = [write for each in runs for write in writes(each)]
-        verdicts = asyncio.run(judged(wanted.judge, asked, run.records("verdicts")))
+    verdicts = asyncio.run(judged(wanted.judge, runs, run.records("verdicts"))) if wanted.judge else None
     told, rows = figures(root, runs, wanted.cases, serving.logs(run.path), verdicts, seed)
     for row in rows:
         if (name := f"{row['run']}/{row['case']}") not in records:
@@ -210,6 +206,7 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     result = {
         "benchmark": BENCHMARKS["tau2"].package,
         "domain": wanted.domain,
+        "user": {"url": wanted.user.served.url, "model": wanted.user.served.model},
         "cues": str(serving.cues),
         "decisions": str(serving.decisions) if serving.decisions else None,
         "power": shown,
@@ -227,7 +224,8 @@ def _unjudged(result: Json) -> bool:
 def summary(result: Json, folder: Path) -> str:
     """The result for a person at the terminal."""
     probes = probes_text(result["probes"])
-    parts = [calibrations_text(result["applied"]), *([probes] if probes else []), tau2_text(result)]
+    user = "user played by {model} at {url}".format(**result["user"])
+    parts = [calibrations_text(result["applied"]), *([probes] if probes else []), user, tau2_text(result)]
     parts += filter(None, ["\n".join(_ends(result))])
     return "\n\n".join([*parts, f"run folder {folder}\nreport     {folder / 'report.html'}"])
 
@@ -237,6 +235,6 @@ def _ends(result: Json) -> Iterator[str]:
     for run in result["runs"]:
         arm, cap = run["run"], run["loops"]["max_steps"]
         if capped := result["capped"][arm]:
-            yield f"{arm}: stopped at the cap of {cap} steps: {', '.join(capped)}"
+            yield f"{arm}: stopped at the cap of {cap} steps (TASK.TRIAL): {', '.join(capped)}"
         for fault, count in result["faults"][arm].items():
             yield f"{arm}: {count} × {' '.join(fault.split())[:200]}"

@@ -34,13 +34,13 @@ class Watch:
 
     def __init__(self, root: Path, planned: Iterable[tuple[str, str]]) -> None:
         self._root = root
-        self._waiting = sorted(planned)
+        self._waiting = set(planned)
 
     def new(self) -> Iterator[Finished]:
         """Those of the planned (arm, case) that were finished since the last call."""
-        found = [key for key in self._waiting if _file(self._root, *key).exists()]
-        self._waiting = [key for key in self._waiting if key not in set(found)]
-        for arm, case in found:
+        found = {key for key in self._waiting if _file(self._root, *key).exists()}
+        self._waiting -= found
+        for arm, case in sorted(found):
             read = simulation(self._root, arm, case)
             # What the agent did wrong is a result; what fell to everything else is an error.
             yield Finished(arm, case, fault(read) if read.get("skipped") else None, _prompt_tokens(read))
