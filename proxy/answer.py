@@ -28,6 +28,9 @@ _CHUNK_HEAD = ("id", "object", "created", "model", "system_fingerprint")
 DECODED_LIMIT = 256 * 2**20
 """The most that one reply may hold, also decoded, to be read: a bound against decompression bombs."""
 
+UNREAD = 64
+"""Events of a stream that may wait to be read."""
+
 
 class Clock:
     """The deadlines of one exchange, as the deadline of one cancel scope.
@@ -100,7 +103,6 @@ class Answer:
     """What one query was answered.
 
     Attributes:
-        reply: what could be read so far; a stream's grows while it is served.
         document: the whole body, decoded, where the answer is no stream.
         raw: the whole body as it came.
         opaque: the body's encoding can't be taken apart (unknown, damaged, or beyond the limit); it can only
@@ -115,7 +117,7 @@ class Answer:
     response: Response
     clock: Clock
     started: float
-    reply: Reply
+    _reply: Reply
     streamed: bool
     usage_added: bool
     document: bytes = b""
@@ -126,6 +128,7 @@ class Answer:
     own: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
     _pending: list[Piece] = field(default_factory=list)
+    _unread: list[bytes] = field(default_factory=list)
     _decoder: Any = None
 
     @classmethod
@@ -156,6 +159,22 @@ class Answer:
         elif encoding != "identity":
             answer._decoder = zlib.decompressobj(wbits=47)  # gzip or zlib, told by their headers
         return answer
+
+    @property
+    def reply(self) -> Reply:
+        """What has come so far; a stream's grows while it is served.
+
+        The events of a stream are read when somebody wants to know, or many have come: an event alone, a
+        millisecond after the last one, costs several times as much to read.
+        """
+        if self._unread:
+            self._read_up()
+        return self._reply
+
+    def _read_up(self) -> None:
+        unread, self._unread = self._unread, []
+        for data in unread:
+            self._take(data)
 
     async def settle(self, settled: Settled, held: Held | None = None) -> None:
         """Read on until the flow has seen enough; an answer that is no stream is read whole.
@@ -196,7 +215,7 @@ class Answer:
         if not self.streamed:
             choices = [{"index": 0, "message": spoken, "finish_reason": "stop"}]
             document = Body.parse(self.document.decode()).with_json(choices=choices).render().encode()
-            return replace(self, reply=reply, own=True, document=document, raw=document)
+            return replace(self, _reply=reply, own=True, document=document, raw=document)
         chunks = [loaded(event.data or b"") for piece in self._pending for event in piece.events]
         head = {key: value for key, value in next(filter(None, chunks), {}).items() if key in _CHUNK_HEAD}
         shown: list[Json] = [
@@ -207,7 +226,9 @@ class Answer:
         data = [dumped(chunk).encode() for chunk in shown] + [b"[DONE]"]
         events = [Event(b"data: " + item + b"\n\n", item) for item in data]
         self.response.close()
-        return replace(self, reply=reply, own=True, _pending=[Piece(b"".join(e.raw for e in events), events)])
+        return replace(
+            self, _reply=reply, own=True, _pending=[Piece(b"".join(e.raw for e in events), events)]
+        )
 
     def close(self) -> None:
         """Let the upstream go; an answer that is not at its end is cancelled there."""
@@ -262,18 +283,20 @@ class Answer:
                 self.reply.ended = True
                 self._over()
             else:
-                self._take(event.data)
+                self._unread.append(event.data)
+                if len(self._unread) == UNREAD:
+                    self._read_up()
 
     def _take(self, data: bytes) -> None:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError):
-            self.reply.readable = False
+            self._reply.readable = False
             return
         if isinstance(document, dict):
-            self.reply.add(self.dialect.reply(document))
+            self._reply.add(self.dialect.reply(document))
             if self.streamed and self.dialect.last_event and document.get("type") == self.dialect.last_event:
-                self.reply.ended = True
+                self._reply.ended = True
 
     def _decoded(self, chunk: bytes) -> bytes:
         if self._decoder is None or self.opaque:

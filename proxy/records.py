@@ -155,9 +155,9 @@ class Sitting:
 
 def record(runtime: Runtime, sitting: Sitting, answers: list[Answer], served: Answer | None) -> None:
     """Count the reply and, unless the client said `off`, keep its decision records: one a choice."""
-    sitting.report.conclude()
     now = time.perf_counter()
     reply = served.reply if served else Reply(sitting.status, ended=True)
+    sitting.report.conclude()
     whole = sitting.outcome == "ok" and sitting.status < 400
     choices = sorted(reply.choices.items()) if reply.choices else [(0, Choice())]
     _count(runtime, sitting, answers, now)
