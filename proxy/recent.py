@@ -98,8 +98,8 @@ class Recent:
         self._count += 1
         self._ring.append((self._count, {**record, **_cut(said)} if said else record))
 
-    def newer(self, cursor: str | None, wanted: Wanted, limit: int) -> Found:
-        """The newest `limit` decisions that came after the cursor and are wanted."""
+    def newer(self, cursor: str, wanted: Wanted, limit: int) -> Found:
+        """The newest `limit` wanted decisions that came after the cursor; of all where it is none of ours."""
         ring = list(self._ring)
         after = self._number(cursor)
         fresh = (pair for pair in reversed(ring) if after is None or pair[0] > after)
@@ -134,8 +134,8 @@ class Recent:
     def _id(self, number: int) -> str:
         return f"{self._mark}-{number}"
 
-    def _number(self, id_: str | None) -> int | None:
-        mark, _, number = (id_ or "").partition("-")
+    def _number(self, id_: str) -> int | None:
+        mark, _, number = id_.partition("-")
         return int(number) if mark == self._mark and number.isdecimal() and len(number) < 20 else None
 
 

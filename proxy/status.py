@@ -121,7 +121,7 @@ def routes(runtime: Runtime) -> APIRouter:
 
     @router.get("/seam/api/decisions", response_model=Found)
     def decisions(
-        after: str | None = None,
+        after: str = "",
         limit: Annotated[int, Query(ge=1, le=KEPT)] = 200,
         action: Annotated[tuple[str, ...], Query()] = (),
         model: Annotated[tuple[str, ...], Query()] = (),

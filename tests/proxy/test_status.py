@@ -152,7 +152,7 @@ def test_the_ring_is_bounded_and_forgets_the_oldest() -> None:
     recent = Recent()
     for number in range(KEPT + 5):
         recent.put(decision(turn=number), {})
-    found = recent.newer(None, ALL, KEPT + 5).decisions
+    found = recent.newer("", ALL, KEPT + 5).decisions
     assert [one["turn"] for one in found] == [*range(KEPT + 4, 4, -1)]
     assert recent.one(found[-1]["id"]) == found[-1]
     gone = found[-1]["id"].replace("-6", "-5")
@@ -163,7 +163,7 @@ def test_the_ring_is_bounded_and_forgets_the_oldest() -> None:
 def test_arguments_are_cut_all_together() -> None:
     recent = Recent()
     recent.put(decision(), {"text": None, "arguments": ["a" * (TEXT_CHARS - 1), "bcd", "e"]})
-    (one,) = recent.newer(None, ALL, 1).decisions
+    (one,) = recent.newer("", ALL, 1).decisions
     assert (one["text"], one["arguments"]) == (None, ["a" * (TEXT_CHARS - 1), "b"])
 
 
