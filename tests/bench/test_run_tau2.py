@@ -42,7 +42,7 @@ def classes(document: Json, arm: int = 0) -> Mapping[str, Json]:
 
 
 @pytest.mark.benchmarks
-def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
+def test_nine_tasks_come_to_the_outcomes_worked_out_by_hand(
     bench: Bench, tau2: Tau2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the agent does, and what comes of it by calibration.md section 3 and by upstream's grader:
@@ -54,6 +54,7 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
     20  due: ASK, then a call. It makes the gold call at once: ASK missed, the call recalled; passes.
     3   due: calls. It makes them and does not tell what they found: recalled, fails.
     13  due: a call. Its arguments are no JSON: the agent's failure, and no action was checked.
+    45  due: a call. It says nothing, as often as upstream asks: the agent's failure too.
     1   its prompt does not fit: errored.
     """
     plays: dict[str, Trajectory] = {
@@ -64,6 +65,7 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
         "20": [[tau2.gold("20"), DONE]],
         "3": [[tau2.gold("3"), DONE]],
         "13": [[MALFORMED]],
+        "45": [[""]],
         "1": [[REFUSE]],
     }
     monkeypatch.setenv("AGENTS_KEY", "secret")
@@ -78,7 +80,7 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
         text = bench.text(*command)  # a finished run prints its result again
 
     (told,) = document["runs"]
-    assert told["counts"] == {"planned": 8, "run": 8, "scored": 7, "errored": 1, "unmeasurable": 0}
+    assert told["counts"] == {"planned": 9, "run": 9, "scored": 8, "errored": 1, "unmeasurable": 0}
     assert told["acc"]["hits"] == 4
     found = {
         label: (each["gar"]["hits"], each["acc"]["hits"], *each["crosstab"].values())
@@ -88,7 +90,7 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
     assert found == {
         "refuse": (1, 2, 1, 0, 1, 1),
         "ask_paper": (1, 2, 1, 0, 1, 0),
-        "tool_call": (4, 2, 2, 2, 0, 0),
+        "tool_call": (5, 2, 2, 3, 0, 0),
     }
     assert classes(document)["refuse"]["masking"] == pytest.approx(1 / 3)
     checked = classes(document)["tool_call"]["gar_where_checked"]
@@ -100,10 +102,11 @@ def test_eight_tasks_come_to_the_outcomes_worked_out_by_hand(
     assert [TOO_LONG in fault for fault in document["faults"]["off"]].count(True) == 1
     assert document["dry_pass"]["prompt_tokens"] == {"least": 1200, "most": 1200}
     assert "1 × JSONDecodeError" in text
+    assert "1 × ValueError: AssistantMessage must have either content or tool calls" in text
 
     # Upstream's own figures of its own files: it counts what was errored as failed.
     upstream = json.loads((tmp_path / "run" / "tau2" / "off" / "summary.json").read_text())
-    assert (upstream["num_simulations"], upstream["metrics"]["avg_reward"]) == (8, 0.5)
+    assert (upstream["num_simulations"], upstream["metrics"]["avg_reward"]) == (9, pytest.approx(4 / 9))
     rescored = bench.document("score", "tau2", tmp_path / "run" / "tau2" / "off")
     assert rescored["runs"][0]["classes"] == told["classes"]
 
