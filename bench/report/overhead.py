@@ -1,12 +1,13 @@
 """The report of `bench overhead`, from its result and its run folder alone."""
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from bench.overhead.table import YARDSTICKS
-from bench.overhead.targets import PROXIES
+from bench.overhead.targets import PROXIES, TARGETS
 from bench.report import page
 from bench.report.charts import Chart
 from bench.report.overhead_charts import KINDS, charts, figure_text, shown_concurrency
@@ -52,7 +53,8 @@ def _lead(result: Result) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] if text[:1].islower() and " " in text.split(":")[0] else text
+    """Begun with a capital, unless it begins with a target's name."""
+    return text if re.split("[,: ]", text)[0] in TARGETS else text[:1].upper() + text[1:]
 
 
 def _value(bar: Json) -> str:
