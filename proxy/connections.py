@@ -8,7 +8,8 @@ answer has come, and where one chunk ends. The parser is httptools (llhttp), as 
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, cast
 
 import httptools
@@ -20,6 +21,7 @@ BUFFERED = 256 * 1024
 """Bytes of a reply that may wait for the client before reading from the upstream pauses."""
 HEAD_LIMIT = 256 * 1024
 """Bytes that the head of an answer may have."""
+_QUARTERS = 4
 
 
 class Address(NamedTuple):
@@ -361,7 +363,7 @@ class Pool:
         host, port, tls = self._address
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_seconds):
+            async with _awake(self._connect_seconds):
                 _, connection = await loop.create_connection(lambda: Connection(self), host, port, ssl=tls)
         except TimeoutError:
             seconds = self._connect_seconds
@@ -399,3 +401,27 @@ class Pool:
         """Close all connections."""
         for connection in list(self._all):
             connection.abort()
+
+
+@asynccontextmanager
+async def _awake(seconds: float) -> AsyncIterator[None]:
+    """A timeout of which a standstill of our own loop takes a quarter at most.
+
+    A loop that thousands of requests keep busy for seconds finds the connection standing and the time over in
+    the same turn, and the server would be blamed for it.
+    """
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds / _QUARTERS, lambda: passed(1))
+
+    def passed(quarters: int) -> None:
+        nonlocal timer
+        if quarters == _QUARTERS:
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(seconds / _QUARTERS, passed, quarters + 1)
+
+    async with asyncio.timeout(None) as limit:
+        try:
+            yield
+        finally:
+            timer.cancel()

@@ -1,6 +1,8 @@
 """HTTP/1.1 towards the upstream, against a server that writes exact bytes."""
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -198,3 +200,29 @@ async def test_a_cancelled_exchange_gives_its_place_back() -> None:
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
         assert await body_of(await get(pool)) == b"hello"
+
+
+async def test_time_in_which_we_stood_still_ourselves_is_not_held_against_the_server() -> None:
+    async with pool_to(Server([HELLO])) as pool:
+        asked = asyncio.create_task(get(pool))
+        await asyncio.sleep(0)  # it has begun to connect
+        await asyncio.sleep(0)
+        time.sleep(0.5)  # noqa: ASYNC251 - the standstill of a loop that is too busy
+        assert await body_of(await asked) == b"hello"
+
+
+async def test_a_server_that_takes_no_connection_is_given_up_after_its_time() -> None:
+    with socket.socket() as full:
+        # Its one place is taken, so the kernel lets further clients wait.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(address)
+        pool = Pool(Address(*address), most=10, kept=2, idle_seconds=5, connect_seconds=0.3, write_seconds=1)
+        with pytest.raises(TimedOut, match=r"within 0\.3 s \(connect\)"):
+            await get(pool)
+        for each in waiting:
+            each.close()
