@@ -164,6 +164,11 @@ class Report:
             look()
 
     def header(self) -> str:
+        """The summary, and what the server said of a query that it refused."""
+        quoted = f": {self.void.quoted}" if self.void and self.void.quoted else ""
+        return self.summary() + quoted
+
+    def summary(self) -> str:
         """`bias=-1.5/processor; sri=retried`, or `none; reason=...` where nothing acted."""
         if self.void is not None:
             return f"none; reason={self.void.text}"
@@ -212,7 +217,7 @@ def forgiving(query: Query, asked: Body, report: Report) -> Flow:
     reply = yield query.until(first_event)
     if reply.choices or status_of(reply) not in (400, 422):
         return reply
-    report.void = Skip("refused", f"the upstream refused what was added: {_told(reply)}")
+    report.void = Skip("refused", "the upstream refused what was added", _told(reply))
     # In place of the one that was refused, so it is not counted: the client's own query is always asked.
     return (yield from plain(query.with_body(asked)))
 

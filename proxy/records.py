@@ -260,7 +260,7 @@ def _base(sitting: Sitting, answers: list[Answer], now: float) -> dict[str, Any]
         "outcome": sitting.outcome,
         "bias": bias.value if bias else None,
         "scope": bias.scope if isinstance(bias, Bias) else "decision" if bias else None,
-        "applied": sitting.report.header(),
+        "applied": sitting.report.summary(),
         "probes": [*map(sitting.told, sitting.report.probes)],
         "queries": [*map(_query, answers), *_shadow(sitting.shadowed)],
         "ms": {

@@ -176,6 +176,22 @@ async def test_no_prompt_argument_or_reply_text_is_written_unless_asked_for(tmp_
             assert [record["request"] for record in records] == [{"messages": asked}] * 2
 
 
+async def test_what_a_server_quotes_of_a_request_is_told_to_its_client_alone(tmp_path: Path) -> None:
+    quoting = Reply(400, body=compact({"error": {"message": "bad\r\nX-Evil: 1; input: my street is Elm"}}))
+    profile = {"name": "p", "entry": {"tokens": [7]}, "bias": {"value": -1, "apply": "logit_bias"}}
+    async with (
+        Upstream([quoting, said("Hello.")]) as upstream,
+        seam(tmp_path, upstream.url, {}, [profile]) as proxy,
+    ):
+        answer = await proxy.chat(tools=TOOLS, calibration="p")
+        told = "none; reason=the upstream refused what was added"
+        assert answer.header("x-calibration-applied") == f"{told}: bad  X-Evil: 1; input: my street is Elm"
+        assert answer.header("x-evil") is None
+        assert (await proxy.records(1))[0]["applied"] == told
+        page = (await proxy.ask("/seam/api/decisions")).body + (await proxy.ask("/seam/api/summary")).body
+        assert "Elm" not in page.decode() + await proxy.exposition()
+
+
 async def test_a_record_with_text_has_the_class_by_the_published_lists_too(tmp_path: Path) -> None:
     async with (
         Upstream([said("I can't find X; did you mean A or B?")]) as upstream,
