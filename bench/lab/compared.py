@@ -24,6 +24,8 @@ TEACHERS = ("response-teacher", "tool-teacher")
 MIXED, JOINED = "mixed-sft", "union-0"
 _REPLY_TOKENS = 128
 _START_SECONDS = 900.0
+_KV_CACHE_GB = 4
+"""Holds the prompts of all decisions, which whole replies are generated from after their margins are read."""
 
 
 def decisions(data: Path) -> Iterator[str]:
@@ -83,7 +85,10 @@ def compare(limit: int | None) -> None:
         bench("audit", "--teacher", COMPARED / teacher / "adapter", "--student", ROOT / NAME,
               "--requests", requests, *some, "--out", COMPARED / "audit" / teacher)  # fmt: skip
     arguments = modules(COMPARED, names)
-    with lab_server(Settings(checkpoint(), start_seconds=_START_SECONDS, arguments=arguments)) as server:
+    settings = Settings(
+        checkpoint(), kv_cache_gb=_KV_CACHE_GB, start_seconds=_START_SECONDS, arguments=arguments
+    )
+    with lab_server(settings) as server:
         for name in (NAME, *names):
             bench("calibrate", "--upstream", server.url, "--model", name, "--requests", requests,
                   "--max-tokens", _REPLY_TOKENS, *some, "--out", COMPARED / "calibrated" / name)  # fmt: skip
