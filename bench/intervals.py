@@ -409,7 +409,10 @@ class _Ranking:
         return share
 
     def false_rate(self, weights: Floats, recall: Floats) -> Floats:
-        """The share of negatives above the threshold at which a share `recall` (draws,) of positives is."""
+        """The share of negatives above the threshold at which a share `recall` (draws,) of positives is.
+
+        NaN for a draw without both classes.
+        """
         cases = weights[:, self._member]
         # From the highest score down, and before it the threshold that nothing is above.
         ups, downs = (
@@ -423,8 +426,9 @@ class _Ranking:
             row, start = np.arange(len(hit)), np.maximum(stop - 1, 0)
             rise = hit[row, stop] - hit[row, start]
             part = np.where(rise > 0, (recall - hit[row, start]) / rise, 0.0)
-            rate: Floats = false[row, start] + part * (false[row, stop] - false[row, start])
-        return rate
+            rate = false[row, start] + part * (false[row, stop] - false[row, start])
+        reached: Floats = np.where(np.isfinite(recall) & np.isfinite(hit[:, -1]), rate, np.nan)
+        return reached
 
     def _by_score(self, weights: Floats) -> Floats:
         if len(self._starts) == weights.shape[1]:

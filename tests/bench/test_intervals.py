@@ -394,6 +394,15 @@ def test_a_threshold_on_its_own_scores_gains_nothing_at_equal_recall(cut: float)
     assert figure.estimate == pytest.approx(-spared)
 
 
+def test_where_few_clusters_carry_a_class_equal_recall_has_no_interval() -> None:
+    positive = np.arange(60) < 2
+    scores = np.linspace(1, 0, 60)
+    figure = equal_recall_difference(scores > 0.3, scores, positive)
+    assert (figure.low, figure.high) == (None, None)
+    assert figure.reason is not None
+    assert "too few clusters carry it" in figure.reason
+
+
 def width(figure: Estimate) -> float:
     assert figure.low is not None
     assert figure.high is not None
