@@ -122,8 +122,13 @@ class Audited(NamedTuple):
 
 
 def with_second_reading(labels: Labels) -> Labels:
-    """A case's labels with the audit's second reading of B3, which is among miss_func cases without B1a."""
-    return {**labels, SECOND_READING: labels["B3"]} if labels.get("B1a") == 0 else labels
+    """A case's labels with the audit's second reading of B3, which is among miss_func cases without B1a.
+
+    A label file may give some labels only; without B1a or B3 there is no second reading.
+    """
+    if labels.get("B1a") == 0 and "B3" in labels:
+        return {**labels, SECOND_READING: labels["B3"]}
+    return labels
 
 
 def rates(audited: Audited, cases: Mapping[str, Labels], seed: int) -> Json:

@@ -214,6 +214,16 @@ def test_agreement_with_a_label_file(bench: Bench, tmp_path: Path) -> None:
     assert "kappa" not in bench.text("score", "audit", run)
 
 
+def test_a_label_file_may_give_some_labels_only(bench: Bench, tmp_path: Path) -> None:
+    audited(bench, tmp_path / "results", "miss_func", [[CALL]])
+    rows = [{"case_id": "multi_turn_miss_func_0", "final": {"B1a": 0}}]
+    file = write(tmp_path, {"labels.jsonl": rows}) / "labels.jsonl"
+    told = bench.document("score", "audit", bench.run, "--labels", file)["agreement"]
+    assert told["labels"]["B1a"]["agreement"]["hits"] == 1
+    assert told["labels"]["B3"]["agreement"] is None
+    assert [told["rates"]["file"][name] for name in ("B3", "B3_without_B1a")] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
