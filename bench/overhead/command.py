@@ -113,7 +113,7 @@ def _run(settings: Settings, folder: Path) -> tuple[dict[str, Any], str]:
         elsewhere = [record["cpus_elsewhere"] for record in kept]
         notes = figures.warnings(loop, long, chain.from_iterable(measured), elsewhere)
         notes += [f"{name} was left out: {why}" for name, why in skipped.items()]
-        bars = figures.bars(loop, long, opened, chain.from_iterable(measured))
+        bars = figures.bars(loop, long, opened, chain.from_iterable(measured), settings)
         document: dict[str, Any] = figures.as_json(
             {
                 "settings": own,

@@ -170,14 +170,21 @@ def looks(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str,
 
 
 def bars(
-    loop: Sequence[Loop], long: Sequence[Long], opened: Sequence[Open], measured: Iterable[Measured]
+    loop: Sequence[Loop],
+    long: Sequence[Long],
+    opened: Sequence[Open],
+    measured: Iterable[Measured],
+    settings: Settings,
 ) -> list[Bar]:
     """Seam against the bars it is held to, as far as the run measured them; measured: all blocks."""
     replies = {(one.target, one.concurrency): one for one in loop if one.kind is Kind.REPLY}
     some, alone = replies.get(("seam", _BAR_CONCURRENCY)), replies.get(("seam", 1))
     chunk = next((one.cpu_us_per_chunk.median for one in long if one.target == "seam"), None)
-    failures = [one.block.failures for one in measured if one.target in SEAMS]
-    held = [one.peak_mb for one in opened if one.target in SEAMS and one.streams == _BAR_STREAMS]
+    blocks = [one.block for one in measured if one.target in SEAMS]
+    lost = sum(block.failures + block.unfinished for block in blocks)
+    held = {one.target: one.peak_mb for one in opened if one.target in SEAMS and one.streams == _BAR_STREAMS}
+    # One that did not hold all its streams may be the heaviest.
+    heaviest = max(held.values(), default=None) if held.keys() >= {*SEAMS} & {*settings.targets} else None
     at = f"at concurrency {_BAR_CONCURRENCY}"
     return [
         _bar(f"requests/s {at}, times LiteLLM's", 20, False, _median(some and some.speed.get("litellm"))),
@@ -186,10 +193,11 @@ def bars(
         _bar(f"99th percentile {at}, ms above the bare forwarder's", 0, True,
              _median(some and some.p99_above_ms.get("bare"))),
         _bar(f"memory with {_BAR_STREAMS:,} open streams, MB, of the heaviest Seam", 400, True,
-             max(held, default=None)),
+             heaviest),
         _bar("added median latency at concurrency 1, ms", 1, True, _median(alone and alone.added_p50_ms)),
         _bar("CPU per chunk of a long stream, microseconds", 60, True, chunk),
-        _bar("failed answers of every Seam under all loads", 0, True, sum(failures) if failures else None),
+        _bar("answers of every Seam that failed or did not come, under all loads", 0, True,
+             lost if blocks else None),
     ]  # fmt: skip
 
 

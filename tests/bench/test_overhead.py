@@ -519,8 +519,30 @@ def test_open_streams_are_told_by_their_memory() -> None:
     ],
 )
 def test_the_bar_of_memory_is_of_a_thousand_streams(seam: Block, streams: int, met: bool | None) -> None:
-    bar = next(bar for bar in figures.bars([], [], opened(seam, streams), []) if "memory" in bar.bar)
-    assert bar.met is met
+    bars = figures.bars([], [], opened(seam, streams), [], settings())
+    assert next(bar for bar in bars if "memory" in bar.bar).met is met
+
+
+@pytest.mark.parametrize(
+    ("probes", "met"),
+    [
+        (block(1000, peak_mb=399.0), True),
+        (block(1000, peak_mb=401.0), False),
+        (block(999, unfinished=1), None),
+        (block(999, failures=1, failure="HTTP 504"), None),
+        (block(0, failures=1, failure="no answer in 45 s"), None),
+    ],
+)
+def test_the_heaviest_seam_is_known_where_every_seam_held_its_streams(
+    probes: Block, met: bool | None
+) -> None:
+    of = settings(targets=("direct", "seam", "seam-probes"), open_streams=1000)
+    load = Load(Kind.OPEN, 1000, OPEN_CHUNKS)
+    blocks = zip(of.targets, (block(1000), block(1000), probes), strict=True)
+    measured = [Measured(name, load, one, 1000) for name, one in blocks]
+    held = figures.opens(figures.by_load([measured]), of)
+    bars = figures.bars([], [], held, measured, of)
+    assert next(bar for bar in bars if "memory" in bar.bar).met is met
 
 
 def test_bars_are_met_missed_or_not_measured() -> None:
@@ -529,7 +551,7 @@ def test_bars_are_met_missed_or_not_measured() -> None:
         measured = [Measured(name, load, block, 0) for name, block in zip(names, blocks, strict=True)]
         of = settings(targets=names, concurrency=(load.concurrency,))
         loop = figures.loops(figures.by_load([measured]), of)
-        return {bar.bar: bar.met for bar in figures.bars(loop, [], [], measured)}
+        return {bar.bar: bar.met for bar in figures.bars(loop, [], [], measured, of)}
 
     fifteen = Load(Kind.REPLY, 15, None)
     met = of(fifteen, block(9000), block(1000, 3.0), block(50), block(1400, 2.0))
@@ -545,10 +567,13 @@ def test_bars_are_met_missed_or_not_measured() -> None:
     }
     alone = of(Load(Kind.REPLY, 1, None), block(9), block(9), block(9), block(9, 1.4))
     assert alone["added median latency at concurrency 1, ms"] is True
-    assert alone["failed answers of every Seam under all loads"] is True
+    lost = "answers of every Seam that failed or did not come, under all loads"
+    assert alone[lost] is True
     failing = of(fifteen, block(9000), block(1000), block(50), block(1400, failures=1, failure="HTTP 504"))
-    assert failing["failed answers of every Seam under all loads"] is False
+    assert failing[lost] is False
     assert failing["requests/s at concurrency 15, times LiteLLM's"] is None
+    slow = of(fifteen, block(9000), block(1000), block(50), block(1400, unfinished=1))
+    assert slow[lost] is False
 
 
 def test_what_limits_the_figures_is_said() -> None:
@@ -597,7 +622,7 @@ def shown(tmp_path: Path, of: Settings, *measured: list[Measured]) -> str:
         "long_streams": long,
         "open_streams": opened,
         "probes": figures.looks([{"probes": {"seam-probes": {"sri passed": 9, "sri retried": 1}}}]),
-        "bars": figures.bars(loop, long, opened, chain(*measured)),
+        "bars": figures.bars(loop, long, opened, chain(*measured), of),
         "skipped": {},
         "notes": figures.warnings(loop, long, chain(*measured), [0.1]),
     }
