@@ -1,7 +1,8 @@
 """The judge of CONFIRM: a model behind any OpenAI-compatible URL, asked once for each distinct question.
 
-A verdict is kept under the digest of all that was asked (model, prompt and its version, conversation,
-sampling), so a second call asks nothing. An error is not kept: the next call asks that question again.
+A reply is kept under the digest of all that was asked (model, prompt and its version, conversation,
+sampling), also one that can't be parsed, so a second call asks nothing. An error is not kept: the next call
+asks that question again.
 """
 
 import asyncio

@@ -412,6 +412,24 @@ async def test_another_judge_wants_another_folder(judged: Judged) -> None:
             await judged.confirm(upstream, "--judge-model", "k")
 
 
+async def test_an_unparsable_reply_is_asked_for_again_by_other_fields_in_another_folder_alone(
+    judged: Judged,
+) -> None:
+    write(judged.file.parent, {"results.json": one()})
+    async with Upstream([said("Yes, it was."), said(YES)]) as upstream:
+        for _ in range(2):
+            assert counts(await judged.confirm(upstream)) == (1, 0, 1, 0, 0)
+        assert len(upstream.requests) == 1
+        more = ("--judge-fields", '{"max_tokens": 4096}')
+        with pytest.raises(Shown, match=r"arguments\.judge\.fields"):
+            await judged.confirm(upstream, *more)
+        judged.out = judged.out.with_name("other")
+        assert counts(await judged.confirm(upstream, *more)) == (1, 1, 0, 0, 0)
+    told = " ".join(DOCS.read_text().split())
+    assert "An unparsable reply is kept as any other" in told
+    assert "change `--judge-fields` and give another `--out`" in told
+
+
 async def test_the_docs_name_every_field_and_option(judged: Judged) -> None:
     async with Upstream([said(YES)] * 3) as upstream:
         figures = await judged.confirm(upstream)
