@@ -335,7 +335,8 @@ def auc_difference(
 
 def equal_recall_difference(
     hits: ArrayLike,
-    scores: ArrayLike,
+    first: ArrayLike,
+    second: ArrayLike,
     positive: ArrayLike,
     clusters: Labels | None = None,
     *,
@@ -343,28 +344,26 @@ def equal_recall_difference(
     draws: int = DRAWS,
     level: float = LEVEL,
 ) -> Estimate:
-    """The false-positive rate of a threshold on scores minus that of other decisions, at their recall.
+    """The false-positive rate of a threshold on `second` minus that on `first`, both at the recall of `hits`.
 
-    hits: (n,) of 0 and 1, the decisions that set the recall; scores: (n,) of the same cases, of which those
-    above a threshold are positives; positive: (n,) labels. The threshold that reaches the recall is found
-    anew in each draw, so that its choice widens the interval; between two scores the ROC is a straight line
-    (T. Fawcett, Pattern Recognit. Lett. 27 (2006) 861). As `auc` where there is no interval.
+    hits: (n,) of 0 and 1, the decisions that set the recall; first, second: (n,) scores of the same cases, of
+    which those above a threshold are positives; positive: (n,) labels. Both thresholds are found anew in each
+    draw, so that their choice widens the interval and favours neither; between two scores the ROC is a
+    straight line (T. Fawcett, Pattern Recognit. Lett. 27 (2006) 861). As `auc` where there is no interval.
     """
-    own, others, labels = _binary(hits), np.asarray(scores, float), _binary(positive)
-    if not own.shape == others.shape == labels.shape:
-        raise ValueError(f"{own.shape} decisions and {others.shape} scores for {labels.shape} labels")
+    own, labels = _binary(hits), _binary(positive)
+    one, two = np.asarray(first, float), np.asarray(second, float)
+    if not own.shape == one.shape == two.shape == labels.shape:
+        raise ValueError(f"{own.shape} decisions, {one.shape}, {two.shape} scores, {labels.shape} labels")
     names: Labels = range(len(labels)) if clusters is None else clusters
     member = _cluster_index(names)
-    ranking = _Ranking(others, labels, member)
+    before, after = (_Ranking(scores, labels, member) for scores in (one, two))
 
     def change(weights: Floats) -> Floats:
-        cases = weights[:, member]
+        cases = weights[:, member] * labels
         with np.errstate(divide="ignore", invalid="ignore"):
-            recall, false = (
-                (cases * kind * own).sum(axis=1) / (cases * kind).sum(axis=1) for kind in (labels, 1 - labels)
-            )
-        difference: Floats = ranking.false_rate(weights, recall) - false
-        return difference
+            recall = (cases * own).sum(axis=1) / cases.sum(axis=1)
+        return after.false_rate(weights, recall) - before.false_rate(weights, recall)
 
     return _of_rankings(change, labels, len(set(names)), seed, draws, level)
 

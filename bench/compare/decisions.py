@@ -328,7 +328,7 @@ def _auc_change(before: Measured, after: Measured, seed: int) -> Json | None:
 def _at_equal_recall(
     base: System, measured: Mapping[str, Measured], after: Measured, decoding: figures.Decoding, seed: int
 ) -> Json | None:
-    """How over-calling differs from the baseline's where a bias brings a run to the baseline's call recall.
+    """How over-calling differs from the baseline run's where a bias brings both to the baseline's recall.
 
     None for the baseline's own run, and where the first token alone doesn't show what a system does: under
     another calibration than a bias, or at temperature 1.
@@ -338,7 +338,7 @@ def _at_equal_recall(
         return None
     one, two = _on_both(before, after)
     hits = one.entries(base.bias, decoding)
-    return equal_recall_difference(hits, two.gap, one.due, one.groups, seed=seed)._asdict()
+    return equal_recall_difference(hits, one.gap, two.gap, one.due, one.groups, seed=seed)._asdict()
 
 
 def _on_both(before: Measured, after: Measured) -> tuple[Measured, Measured]:

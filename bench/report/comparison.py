@@ -22,7 +22,7 @@ _REPLIES = (*_RATES, "delayed_calls", "valid_calls", "right_tool")
 _COSTS = ("completion_tokens", "queries")
 _AUC = (
     "How well the margin tells the labels apart, paired with the baseline's run; no bias changes it. "
-    "At equal recall: over-calling minus the baseline's, under the bias that brings a run to its call recall."
+    "At equal recall: over-calling minus the baseline's, both under the bias that reaches its recall."
 )
 _FEW = 20
 _READINGS = {"gar": "GAR", "gar_at_gold_turn": "at gold turn", "acc": "Acc"}

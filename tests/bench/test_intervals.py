@@ -353,51 +353,53 @@ def test_the_difference_of_two_areas_is_taken_within_each_draw() -> None:
     assert (back.low, back.high) == pytest.approx((-(figure.high or 0), -(figure.low or 0)))
 
 
-def slow_equal_recall(hits: Any, scores: Any, positive: Any) -> float:
+def slow_false_rate(scores: Any, positive: Any, recall: float) -> float:
     """Down the scores, tie by tie, until the recall is reached; the last step in part."""
-    recall, before = hits[positive].mean(), hits[~positive].mean()
     here = np.array([0.0, 0.0])
     for score in sorted(set(scores), reverse=True):
         step = np.array([(scores[kind] == score).mean() for kind in (positive, ~positive)])
         if here[0] + step[0] >= recall - 1e-12:
             part = (recall - here[0]) / step[0] if step[0] else 0.0
-            return float(here[1] + part * step[1] - before)
+            return float(here[1] + part * step[1])
         here += step
     raise AssertionError
 
 
-def test_at_equal_recall_the_threshold_is_found_anew_in_each_draw() -> None:
+def test_at_equal_recall_both_thresholds_are_found_anew_in_each_draw() -> None:
     generator = np.random.default_rng(12)
     positive = generator.random(240) < 0.5
-    margins = generator.normal(positive * 1.0)
-    scores = np.round(margins + generator.normal(positive * 0.5, 0.5), 1)
-    hits = (margins > 0.2).astype(float)
+    first = generator.normal(positive * 1.0)
+    second = np.round(first + generator.normal(positive * 0.5, 0.5), 1)
+    hits = (first > 0.2).astype(float)
     clusters = np.arange(240) // 4
-    figure = equal_recall_difference(hits, scores, positive, clusters.tolist(), seed=7, draws=400)
-    assert figure.estimate == pytest.approx(slow_equal_recall(hits, scores, positive))
-    slow = []
+
+    def slow(cases: Any) -> float:
+        recall = hits[cases][positive[cases]].mean()
+        one, two = (slow_false_rate(own[cases], positive[cases], recall) for own in (first, second))
+        return two - one
+
+    figure = equal_recall_difference(hits, first, second, positive, clusters.tolist(), seed=7, draws=400)
+    assert figure.estimate == pytest.approx(slow(np.arange(240)))
+    drawn = []
     for picks in np.random.default_rng(7).integers(0, 60, size=(400, 60)):
-        cases = np.concatenate([np.flatnonzero(clusters == sorted(range(60), key=str)[p]) for p in picks])
-        slow.append(slow_equal_recall(hits[cases], scores[cases], positive[cases]))
-    assert limits(figure) == pytest.approx(np.quantile(slow, [0.025, 0.975]))
+        cases = [np.flatnonzero(clusters == sorted(range(60), key=str)[p]) for p in picks]
+        drawn.append(slow(np.concatenate(cases)))
+    assert limits(figure) == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
 
 
 @pytest.mark.parametrize("cut", [-9.0, -0.5, 0.0, 1.0, 9.0])
-def test_a_threshold_on_its_own_scores_gains_nothing_at_equal_recall(cut: float) -> None:
+def test_what_differs_by_a_bias_alone_differs_in_nothing_at_equal_recall(cut: float) -> None:
     generator = np.random.default_rng(13)
     positive = np.arange(200) % 2 == 0
     scores = generator.normal(positive * 1.0)
-    figure = equal_recall_difference((scores > cut).astype(float), scores, positive)
-    # The negatives between the cut and the lowest positive above it: a threshold need not take them.
-    lowest = scores[positive & (scores > cut)].min(initial=9.0)
-    spared = (~positive & (scores > cut) & (scores < lowest)).sum() / (~positive).sum()
-    assert figure.estimate == pytest.approx(-spared)
+    figure = equal_recall_difference(scores > cut, scores, scores - 2.0, positive)
+    assert figure.estimate == 0
 
 
 def test_where_few_clusters_carry_a_class_equal_recall_has_no_interval() -> None:
     positive = np.arange(60) < 2
     scores = np.linspace(1, 0, 60)
-    figure = equal_recall_difference(scores > 0.3, scores, positive)
+    figure = equal_recall_difference(scores > 0.3, scores, scores**2, positive)
     assert (figure.low, figure.high) == (None, None)
     assert figure.reason is not None
     assert "too few clusters carry it" in figure.reason
