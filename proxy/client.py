@@ -88,7 +88,8 @@ class Client:
         try:
             yield
         finally:
-            self._connection.on_lost = None
+            if self._connection.on_lost is leave:  # else the next request has put its own there
+                self._connection.on_lost = None
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of the answer."""

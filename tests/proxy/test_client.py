@@ -1,10 +1,13 @@
 """The client's side: leaving early, sending too much, and being one too many."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
+from proxy.client import Client, Message
 from tests.seam import Seam, eventually, seam
 from tests.upstream import CHAT, DONE, Reply, Upstream, Wait, chunk, said
 from tests.wire import exchange
@@ -52,6 +55,35 @@ async def test_leaving_a_passed_on_request_cancels_it_too(tmp_path: Path) -> Non
         await proxy.idle()
         labels = {"route": "forward", "model": "other", "profile": "off"}
         await eventually(lambda: proxy.sample("seam_requests_total", status="499", **labels) == 1)
+
+
+class Kept:
+    """A connection that one request after the other comes on."""
+
+    lost = False
+    on_lost: Callable[[], None] | None = None
+
+
+async def test_a_request_that_ends_late_leaves_the_next_one_attended() -> None:
+    async def receive() -> Message:
+        raise NotImplementedError
+
+    async def send(message: Message) -> None:
+        raise NotImplementedError
+
+    connection = Kept()
+    scope = {"headers": [], "state": {"connection": connection}}
+    late, following = (Client(scope, receive, send) for _ in range(2))
+    first, second = anyio.CancelScope(), anyio.CancelScope()
+    ending = late.attended(first)
+    ending.__enter__()
+    with following.attended(second):
+        ending.__exit__(None, None, None)
+        assert connection.on_lost is not None
+        connection.on_lost()
+    assert (late.gone, following.gone) == (False, True)
+    assert (first.cancel_called, second.cancel_called) == (False, True)
+    assert connection.on_lost is None
 
 
 async def test_leaving_while_the_body_is_sent_asks_nothing(tmp_path: Path) -> None:
