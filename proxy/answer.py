@@ -123,7 +123,7 @@ class Answer:
     document: bytes = b""
     raw: bytes = b""
     seconds: float = 0.0
-    broken: Unreachable | None = None
+    broken: str | None = None
     opaque: bool = False
     own: bool = False
     _splitter: Splitter = field(default_factory=Splitter)
@@ -248,7 +248,7 @@ class Answer:
             if size > DECODED_LIMIT:
                 raise Unreachable(f"the upstream's answer has more than {DECODED_LIMIT} bytes")
         if self.broken:
-            raise self.broken
+            raise Unreachable(self.broken)
         self.clock.first_came()
         self.raw = b"".join(chunks)
         self.document = self._decoded(self.raw)
@@ -319,7 +319,7 @@ class Answer:
                 self._over()
             return piece
         except Unreachable as error:
-            self.broken = error
+            self.broken = error.message
             return None
         finally:
             self.clock.upstream_seconds += time.perf_counter() - waited

@@ -83,12 +83,13 @@ async def serve_calibrated(
     exchange = Exchange(upstream, dialect, request.target, headers, sitting.clock, asked, held, sitting.trace)
     served: Answer | None = None
     try:
-        with sitting.clock.scope, client.attended(sitting.clock.scope):
-            async with held.kept_alive() if held else nullcontext():
-                served = await _run(exchange, sitting, asked)
-                await _remember(runtime, sitting, upstream, served)
-            await _serve(served, client, sitting, exchange)
-            if sitting.report.later:
+        with sitting.clock.scope:
+            with client.attended(sitting.clock.scope):
+                async with held.kept_alive() if held else nullcontext():
+                    served = await _run(exchange, sitting, asked)
+                    await _remember(runtime, sitting, upstream, served)
+                await _serve(served, client, sitting, exchange)
+            if sitting.report.later:  # the client has its whole answer, and may go
                 await _remember(runtime, sitting, upstream, served)
         if sitting.clock.scope.cancelled_caught:
             if not client.gone:
@@ -307,7 +308,7 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
             # Not before something has come: until then a timeout or a break is still a status.
             await client.start(served.reply.status, _reply_headers(served, sitting, edited))
         if edited and served.opaque:
-            served.broken = Unreachable("the encoding of the upstream's answer broke")
+            served.broken = "the encoding of the upstream's answer broke"
             break
         chunk = b"".join(map(edits.event, piece.events)) if edited else piece.raw
         if chunk:
@@ -316,7 +317,7 @@ async def _serve_stream(served: Answer, client: Client, sitting: Sitting, edits:
     if edited and (rest := edits.flush()):
         await client.write(rest)
     if served.broken:
-        raise served.broken
+        raise Unreachable(served.broken)
     if not served.reply.good:
         sitting.outcome = "upstream_error"
     if not client.started:

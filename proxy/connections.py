@@ -56,7 +56,7 @@ class Response:
         self._pieces: deque[bytes] = deque()
         self._size = 0
         self._ended = False
-        self._broken: Unreachable | None = None
+        self._broken: str | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._resume: Callable[[], None] | None = None
 
@@ -68,7 +68,7 @@ class Response:
         """
         while not self._pieces:
             if self._broken is not None:
-                raise self._broken
+                raise Unreachable(self._broken)
             if self._ended:
                 return None
             self._waiting = asyncio.get_running_loop().create_future()
@@ -93,8 +93,11 @@ class Response:
             self._resume = pause()
         self._wake()
 
-    def end(self, broken: Unreachable | None = None) -> None:
-        """No more will come."""
+    def end(self, broken: str | None = None) -> None:
+        """No more will come; `broken`: why that is too early.
+
+        Not as an error: one that was raised holds the frames it went through, and so the whole request.
+        """
         self._ended = True
         self._broken = broken
         self._wake()
@@ -194,11 +197,11 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._break(Unreachable(f"the upstream's answer is no HTTP/1.1: {error}"))
+            self._break(f"the upstream's answer is no HTTP/1.1: {error}")
             self.abort()
             return
         if self._response is None and self._heard > HEAD_LIMIT:
-            self._break(Unreachable(f"the head of the upstream's answer has more than {HEAD_LIMIT} bytes"))
+            self._break(f"the head of the upstream's answer has more than {HEAD_LIMIT} bytes")
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -212,7 +215,7 @@ class Connection(asyncio.Protocol):
             return
         reason = str(exc) if exc else "it closed the connection"
         what = "the upstream broke off its answer" if self._response else "the upstream broke the connection"
-        self._break(Unreachable(f"{what}: {reason}"))
+        self._break(f"{what}: {reason}")
 
     # What the parser tells ------------------------------------------------------------------------------
 
@@ -252,20 +255,20 @@ class Connection(asyncio.Protocol):
         self._response.end()
         self._done()
 
-    def _break(self, error: Unreachable) -> None:
+    def _break(self, why: str) -> None:
         if self._head is not None and not self._head.done():
             stale = self._heard == 0 and self.idle_since is not None
-            self._head.set_exception(Stale() if stale else error)
+            self._head.set_exception(Stale() if stale else Unreachable(why))
             # Whoever waits takes it; an exchange that was cancelled has nobody left.
             self._head.exception()
         if self._response is not None and not self._response.ended:
-            self._response.end(error)
+            self._response.end(why)
         self._done()
 
     def _let_go(self) -> None:
         """The reader wants no more of an answer that is not at its end."""
         if self._response is not None:
-            self._response.end(Unreachable("the answer was cancelled"))
+            self._response.end("the answer was cancelled")
         self.abort()
         self._done()
 

@@ -152,3 +152,5 @@ def _advance(generator_step: Callable[[], Query]) -> Query | Reply:
         raise
     except Exception as error:
         raise CalibrationFailed(f"a calibrator failed: {type(error).__name__}") from error
+    finally:
+        del generator_step  # it may hold the error whose traceback will hold this frame

@@ -79,8 +79,11 @@ def settle_garbage() -> None:
     """Take what was imported and built out of garbage collection, and collect seldom.
 
     It stays for good, and going over its hundred thousand objects again and again is what the slowest
-    replies would wait for. Requests in flight hold hundreds of objects each, and leave none that only a
-    collection could free: at Python's own threshold of 700 it would look at all of them at every turn.
+    replies would wait for. Requests in flight hold hundreds of objects each, and at Python's own threshold of
+    700 it would look at all of them at every turn. What is left to free is small: a connection that closes,
+    to a client or to a server, leaves some dozens of objects that refer to each other. They hold the heads of
+    its last request and answer, and of an answer that was given up at most what had been read ahead; of a
+    request's body or a whole answer they hold nothing, and so an answer that breaks may not either.
     """
     gc.collect()
     gc.freeze()

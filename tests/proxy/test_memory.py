@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from proxy.config import State
 from proxy.errors import ConfigError
 from proxy.memory import LocalMemory, memory
 from tests.proxy.commands import run_seam
-from tests.proxy.test_probes import ASKED, GOES_ON, PROFILES, ask, called, halt, looks
+from tests.proxy.test_probes import ASKED, GOES_ON, HALT, PROFILES, TOOLS, ask, called, halt, looks
 from tests.redis_server import Server, needs_redis
-from tests.seam import seam, written
-from tests.upstream import Upstream
+from tests.seam import eventually, seam, written
+from tests.upstream import DONE, Reply, Upstream, Wait, chunk
 
 
 def acted(text: str) -> Case:
@@ -187,6 +188,34 @@ async def test_a_redis_that_went_away_within_a_reply_costs_nothing_either(
         await upstream.until(lambda server: bool(server.requests))
         redis.stop()
         assert (await waiting).header("x-calibration-applied") == "sri=retried"
+
+
+@needs_redis
+async def test_a_client_that_leaves_with_its_whole_answer_is_none_that_left_early(
+    tmp_path: Path, redis: Server
+) -> None:
+    calibration = {"sri": {"log_only": True}}
+    slow = Reply(writes=(chunk(content=HALT), Wait(0.2), chunk("stop"), DONE))
+    async with (
+        Upstream([slow]) as upstream,
+        seam(tmp_path, upstream.url, {"state": redis.url}, PROFILES) as proxy,
+    ):
+        with ExitStack() as meanwhile:
+            fields: dict[str, Any] = {
+                "messages": ASKED,
+                "tools": TOOLS,
+                "stream": True,
+                "calibration": calibration,
+            }
+            async with proxy.open_chat(**fields) as chat:
+                await chat.head()
+                meanwhile.enter_context(redis.paused())  # the look is being saved when the client leaves
+                await chat.rest()
+            await eventually(lambda: not proxy.server.server_state.connections)
+        (record,) = await proxy.records(1)
+        assert (record["outcome"], record["action"] is None) == ("ok", False)
+        assert await looks(proxy) == [("sri", "log_only")]
+        assert proxy.sample("seam_requests_in_flight") == 0
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:port/0", "redis://h:1?no_such_option=1"])
