@@ -11,7 +11,7 @@ from bench.report.words import NAMES, arm_name, change_text, estimate_text, numb
 Result = Mapping[str, Any]
 Json = Mapping[str, Any]
 
-COLOURS = 6
+COLOURS = 8
 """Styles `run-1` to `run-6`."""
 _LEGEND = 17
 """Pixels of a legend's line."""
