@@ -20,7 +20,7 @@ the data alone, in whatever order the cases come. Tests and multiplicity are in 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from math import sqrt
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -300,13 +300,9 @@ def auc(
     below 50 clusters, for perfect separation (no draw can show its spread), or where a draw holds
     one class only, since then too few clusters carry the other.
     """
-    scores, labels = np.asarray(margins, float), _binary(positive)
-    if scores.shape != labels.shape:
-        raise ValueError(f"{scores.shape} margins for {labels.shape} labels")
-    names: Labels = range(len(scores)) if clusters is None else clusters
-    k = len(set(names))
-    ranking = _Ranking(scores, labels, _cluster_index(names))
-    return _of_rankings(ranking.auc, labels, k, seed, draws, level)
+    labels, names = _binary(positive), _names(positive, clusters)
+    ranking = _Ranking.of(margins, labels, names)
+    return _of_rankings(ranking.auc, labels, len(set(names)), seed, draws, level)
 
 
 def auc_difference(
@@ -324,12 +320,8 @@ def auc_difference(
     As `auc`, with both areas of each draw taken from the same clusters, so that what the cases have in common
     does not widen the interval.
     """
-    one, two, labels = np.asarray(first, float), np.asarray(second, float), _binary(positive)
-    if not one.shape == two.shape == labels.shape:
-        raise ValueError(f"{one.shape} and {two.shape} margins for {labels.shape} labels")
-    names: Labels = range(len(labels)) if clusters is None else clusters
-    member = _cluster_index(names)
-    before, after = (_Ranking(scores, labels, member) for scores in (one, two))
+    labels, names = _binary(positive), _names(positive, clusters)
+    before, after = (_Ranking.of(scores, labels, names) for scores in (first, second))
     return _of_rankings(lambda w: after.auc(w) - before.auc(w), labels, len(set(names)), seed, draws, level)
 
 
@@ -351,13 +343,11 @@ def equal_recall_difference(
     draw, so that their choice widens the interval and favours neither; between two scores the ROC is a
     straight line (T. Fawcett, Pattern Recognit. Lett. 27 (2006) 861). As `auc` where there is no interval.
     """
-    own, labels = _binary(hits), _binary(positive)
-    one, two = np.asarray(first, float), np.asarray(second, float)
-    if not own.shape == one.shape == two.shape == labels.shape:
-        raise ValueError(f"{own.shape} decisions, {one.shape}, {two.shape} scores, {labels.shape} labels")
-    names: Labels = range(len(labels)) if clusters is None else clusters
+    own, labels, names = _binary(hits), _binary(positive), _names(positive, clusters)
+    if own.shape != labels.shape:
+        raise ValueError(f"{own.shape} decisions for {labels.shape} labels")
+    before, after = (_Ranking.of(scores, labels, names) for scores in (first, second))
     member = _cluster_index(names)
-    before, after = (_Ranking(scores, labels, member) for scores in (one, two))
 
     def change(weights: Floats) -> Floats:
         cases = weights[:, member] * labels
@@ -396,6 +386,14 @@ class _Ranking:
         self._positive = labels[order]
         # First index of each run of tied scores.
         self._starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+
+    @classmethod
+    def of(cls, scores: ArrayLike, labels: Floats, clusters: Labels) -> Self:
+        """Of one score and one label a case. Raises ValueError where their numbers differ."""
+        known = np.asarray(scores, float)
+        if known.shape != labels.shape:
+            raise ValueError(f"{known.shape} margins for {labels.shape} labels")
+        return cls(known, labels, _cluster_index(clusters))
 
     def auc(self, weights: Floats) -> Floats:
         """AUC under cluster weights (draws, k); NaN for a draw without both classes."""
@@ -477,6 +475,11 @@ def _percentiles(value: float, drawn: Floats, n: int, k: int, level: float) -> E
         reason = "all clusters agree, so resampling shows no spread"
         return Estimate(value, None, None, None, n, k, reason, level)
     return Estimate(value, float(low), float(high), "cluster bootstrap", n, k, level=level)
+
+
+def _names(values: ArrayLike, clusters: Labels | None) -> Labels:
+    """The clusters, or each case its own."""
+    return range(np.size(values)) if clusters is None else clusters
 
 
 def _cluster_index(clusters: Labels) -> NDArray[np.int64]:

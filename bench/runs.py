@@ -255,15 +255,6 @@ class RunFolder:
         self.manifest = self.manifest.model_copy(update={"state": "done"})
         self._write("run.json", self.manifest.model_dump_json(indent=2))
 
-    def result(self) -> dict[str, Any]:
-        """What `finish` was given. Raises InputError where its file is damaged."""
-        file = self.path / "result.json"
-        try:
-            document: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(str(error), where=str(file), mend="give another --out") from None
-        return document
-
     def __enter__(self) -> Self:
         return self
 
@@ -328,6 +319,18 @@ def read_manifest(path: Path) -> Manifest:
             where=str(file),
             mend="give another --out, or the bench that wrote it",
         ) from error
+
+
+def result_of(path: Path) -> dict[str, Any]:
+    """The `result.json` of a run folder; InputError where it can't be read."""
+    file = path / "result.json"
+    try:
+        document: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot be read ({error})", where=str(file), mend="repeat the run with another --out"
+        ) from None
+    return document
 
 
 def check_done(manifest: Manifest, path: Path) -> None:

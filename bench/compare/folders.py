@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bench.errors import InputError
-from bench.runs import Manifest, Record, check_done, read_manifest, read_records
+from bench.runs import Manifest, Record, check_done, read_manifest, read_records, result_of
 
 Json = dict[str, Any]
 Kind = Literal["decisions", "bfcl", "tau2", "replies", "when2call"]
@@ -89,18 +89,6 @@ def folders(texts: Sequence[str]) -> list[Folder]:
                     mend="name them: NAME=DIR",
                 )
     return found
-
-
-def result_of(path: Path) -> Json:
-    """The `result.json` of a run folder; InputError where it can't be read."""
-    file = path / "result.json"
-    try:
-        document: Json = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"cannot be read ({error})", where=str(file), mend="repeat the run with another --out"
-        ) from None
-    return document
 
 
 def _folder(text: str) -> Folder:

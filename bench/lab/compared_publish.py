@@ -6,7 +6,6 @@ The card's figures come from the comparison's own result, so that the two can't 
 """
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -17,8 +16,8 @@ from bench.errors import BenchError, InputError
 from bench.lab.compared import COMPARED, MIXED, TEACHERS, trained
 from bench.lab.server import NAME
 from bench.report.words import arm_name, estimate_text, plain
+from bench.runs import read_manifest, result_of
 
-Json = dict[str, Any]
 OUT = Path(__file__).with_name("adapters")
 TEMPLATE = Path(__file__).with_name("compared_card.md")
 
@@ -29,12 +28,12 @@ def publish(folder: Path, out: Path = OUT) -> None:
     Raises InputError where what is trained and what was compared differ.
     """
     names = trained(folder)
-    result = _read(folder / f"beside-{MIXED}" / "result.json")
+    result = result_of(folder / f"beside-{MIXED}")
     if set(result["runs"]) != {NAME, *names}:
         raise InputError("other checkpoints were compared", where=str(folder), mend="run `make lab-compare`")
     for name in (*TEACHERS, *names):
         shutil.copytree(folder / name / "adapter", out / name, dirs_exist_ok=True)
-    plan = _read(folder / MIXED / "run.json")["plan"]["arguments"]
+    plan = read_manifest(folder / MIXED).plan.arguments
     (out / "README.md").write_text(card(result, plan), "utf-8")
 
 
@@ -56,16 +55,6 @@ def _table(result: Mapping[str, Any]) -> str:
             area = plain(result["runs"][system["run"]]["auc"])
             rows.append("| " + " | ".join((arm_name(system["name"]), *rates, area)) + " |")
     return "\n".join(rows)
-
-
-def _read(file: Path) -> Json:
-    try:
-        document: Json = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"can't be read ({error.strerror})", where=str(file), mend="run `make lab-compare`"
-        ) from None
-    return document
 
 
 def main() -> None:

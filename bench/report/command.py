@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from bench.compare.folders import result_of
 from bench.errors import InputError
 from bench.options import Shared, shared_options
 from bench.report import audit, calibration, comparison, drift, overhead, replay
-from bench.runs import RunFolder, check_done, read_manifest
+from bench.runs import RunFolder, check_done, read_manifest, result_of
 
 _PAGES: Mapping[str, Callable[[RunFolder, Mapping[str, Any], Path], Path]] = {
     "audit": audit.write_report,

@@ -200,6 +200,23 @@ def proxies(
         yield {arm.name: _v1(urls[arm.url]) for arm in arms}
 
 
+def servers_of(arms: Sequence[Arm]) -> dict[str, Json]:
+    """What a plan holds of each arm's server."""
+    return {arm.name: {"url": arm.url, "model": arm.model, **arm.server} for arm in arms}
+
+
+def calibrations_of(arms: Sequence[Arm]) -> dict[str, Json | None]:
+    """What a plan holds of each arm's calibration."""
+    return {arm.name: arm.calibration() for arm in arms}
+
+
+def agents(arms: Sequence[Arm], urls: Mapping[str, str]) -> list[Json]:
+    """The arms as an adapter asks them, at the proxies' `urls`."""
+    return [
+        {"name": arm.name, "model": arm.model, "url": urls[arm.name], "headers": arm.headers} for arm in arms
+    ]
+
+
 def decision_logs(folder: Path) -> list[Path]:
     """The decision logs of our own proxies."""
     return sorted(folder.glob("proxy-*/decisions.jsonl"))

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from bench.calibrate.generation import arm_figures
-from bench.compare.folders import result_of
 from bench.decisions.example import Example
 from bench.decisions.sources import Sources, source_options
 from bench.decisions.split import grouped, sampled
@@ -17,13 +16,13 @@ from bench.options import Shared, shared_options
 from bench.report.replay import conclude
 from bench.report.words import estimate_text, plain, rate_name
 from bench.run import power
-from bench.run.arms import Arm, proxies
+from bench.run.arms import Arm, calibrations_of, proxies, servers_of
 from bench.run.dry import DryPass
 from bench.run.options import Serving, reply_options, serving_options
 from bench.run.probed import looks_of, probes_text
 from bench.run.replies import Requests, applied, by_arm, change_lines, changed, errors, generate
 from bench.run.rounds import dry_cases
-from bench.runs import DataFile, Plan, RunFolder
+from bench.runs import DataFile, Plan, RunFolder, result_of
 from calibrators.actions import Action
 
 Json = dict[str, Any]
@@ -81,8 +80,8 @@ def _plan(shared: Shared, serving: Serving, sources: Sources, arms: Sequence[Arm
         seed=shared.seed,
         limit=shared.limit,
         data={str(path): DataFile.of(path) for path in sources.files},
-        upstream={arm.name: {"url": arm.url, "model": arm.model, **arm.server} for arm in arms},
-        profile={arm.name: arm.calibration() for arm in arms},
+        upstream=servers_of(arms),
+        profile=calibrations_of(arms),
     )
 
 

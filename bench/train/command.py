@@ -10,7 +10,7 @@ import click
 from bench.errors import InputError
 from bench.options import Shared, shared_options
 from bench.progress import progress
-from bench.runs import DataFile, Plan, RunFolder
+from bench.runs import DataFile, Plan, RunFolder, result_of
 from bench.train import process, trajectories
 from bench.train.settings import INTERVENED, SFT, Settings
 
@@ -114,7 +114,7 @@ def command(
     with RunFolder.open(shared.folder("train"), plan) as run:
         if not run.done:
             run.finish(_trained(interpreter, _job(arguments, run, shared, every, found), run))
-        result = run.result()
+        result = result_of(run.path)
     shared.show(result, lambda: summary(result))
 
 

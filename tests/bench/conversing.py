@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.playing import Json, Model
+from tests.bench.playing import Json, Model, completion
 
 STOP = "###STOP###"
 """What upstream's user simulator says to end a conversation."""
@@ -46,20 +46,8 @@ class Cast(Model):
 
 
 def _completion(message: Json) -> Json:
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": None, **message},
-        "finish_reason": "stop",
-    }
-    usage = {"prompt_tokens": 1300, "completion_tokens": 8, "total_tokens": 1308}
-    return {
-        "id": "c",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [choice],
-        "usage": usage,
-    }
+    # Of another length than the agent's, which alone the dry pass tells.
+    return completion({"role": "assistant", "content": None, **message}, "stop", prompt_tokens=1300)
 
 
 class Tau2:

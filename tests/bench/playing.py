@@ -98,15 +98,22 @@ def _completion(emission: Emission, tools: Sequence[Json]) -> Json:
     # An empty list beside a text is what some servers send, and what makes upstream's handler lose the text.
     message = {"role": "assistant", "content": emission if not calls else None, "tool_calls": calls}
     finish = "tool_calls" if calls else "length" if emission == CUT else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    usage = {"prompt_tokens": 1200, "completion_tokens": 8, "total_tokens": 1208}
+    return completion(message, finish)
+
+
+def completion(message: Json, finish: str, prompt_tokens: int = 1200) -> Json:
+    """A document with one choice."""
     return {
         "id": "c",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [choice],
-        "usage": usage,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 8,
+            "total_tokens": prompt_tokens + 8,
+        },
     }
 
 

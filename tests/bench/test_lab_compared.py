@@ -8,16 +8,16 @@ import pytest
 from bench.errors import InputError
 from bench.lab.compared import decisions, modules, trained
 from bench.lab.compared_publish import publish
+from bench.runs import Plan, RunFolder
 
 
 def checkpoint(folder: Path, name: str, rank: int = 4, *, finished: bool = True) -> None:
-    run = folder / name
-    (run / "adapter").mkdir(parents=True)
-    (run / "adapter" / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    plan = {"arguments": {"rank": rank, "steps": 60, "batch": 4}}
-    (run / "run.json").write_text(json.dumps({"plan": plan}))
-    if finished:
-        (run / "result.json").write_text("{}")
+    plan = Plan(command="train", arguments={"rank": rank, "steps": 60, "batch": 4}, seed=0)
+    with RunFolder.open(folder / name, plan) as run:
+        (run.path / "adapter").mkdir()
+        (run.path / "adapter" / "adapter_config.json").write_text(json.dumps({"r": rank}))
+        if finished:
+            run.finish({})
 
 
 def test_finished_checkpoints_are_compared_and_teachers_are_not_among_them(tmp_path: Path) -> None:

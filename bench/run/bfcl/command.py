@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import click
 
 from bench.benchmarks import BENCHMARKS
-from bench.compare.folders import result_of
 from bench.options import JsonObject, Shared, shared_options
 from bench.report.replay import conclude
 from bench.run import power
-from bench.run.arms import Arm, proxies
+from bench.run.arms import Arm, agents, calibrations_of, proxies, servers_of
 from bench.run.bfcl import cases
 from bench.run.bfcl.figures import figures, recall_before_text, single_turn_text
 from bench.run.bfcl.replay import Replay, replay
@@ -21,7 +20,7 @@ from bench.run.logged import calibrations_text
 from bench.run.options import Serving, serving_options
 from bench.run.probed import probes_text
 from bench.run.rounds import dry_cases, rounds
-from bench.runs import Plan, RunFolder
+from bench.runs import Plan, RunFolder, result_of
 from bench.score.table import bfcl_text
 
 Json = dict[str, Any]
@@ -98,8 +97,8 @@ def _plan(shared: Shared, wanted: Wanted) -> Plan:
         },
         seed=shared.seed,
         limit=shared.limit,
-        upstream={arm.name: {"url": arm.url, "model": arm.model, **arm.server} for arm in wanted.arms},
-        profile={arm.name: arm.calibration() for arm in wanted.arms},
+        upstream=servers_of(wanted.arms),
+        profile=calibrations_of(wanted.arms),
     )
 
 
@@ -114,10 +113,7 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     with proxies(wanted.arms, run.path, serving.api_key_env, serving.running_proxy, serving.cues) as urls:
         plan = Replay(
             root=root,
-            arms=[
-                {"name": arm.name, "model": arm.model, "url": urls[arm.name], "headers": arm.headers}
-                for arm in wanted.arms
-            ],
+            arms=agents(wanted.arms, urls),
             rounds=rounds(order, names),
             marks=cases.marks(wanted.planned),
             attempt=len(run.manifest.sessions),

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import click
 
 from bench.benchmarks import BENCHMARKS
-from bench.compare.folders import result_of
 from bench.options import JsonObject, Shared, key_of, shared_options
 from bench.report.replay import conclude
 from bench.run import power
-from bench.run.arms import OFF, Arm, Asked, known, proxies
+from bench.run.arms import OFF, Arm, Asked, agents, calibrations_of, known, proxies, servers_of
 from bench.run.dry import DryPass
 from bench.run.logged import calibrations_text
 from bench.run.options import Serving, serving_options
@@ -22,7 +21,7 @@ from bench.run.rounds import dry_cases, rounds
 from bench.run.tau2 import cases
 from bench.run.tau2.figures import figures
 from bench.run.tau2.replay import Replay, replay
-from bench.runs import Plan, RunFolder
+from bench.runs import Plan, RunFolder, result_of
 from bench.score import tau2 as tau2_files
 from bench.score.judge import Judge, judged
 from bench.score.options import judge_options
@@ -158,8 +157,8 @@ def _plan(shared: Shared, wanted: Wanted) -> Plan:
         },
         seed=shared.seed,
         limit=shared.limit,
-        upstream={arm.name: {"url": arm.url, "model": arm.model, **arm.server} for arm in wanted.arms},
-        profile={arm.name: arm.calibration() for arm in wanted.arms},
+        upstream=servers_of(wanted.arms),
+        profile=calibrations_of(wanted.arms),
     )
 
 
@@ -174,10 +173,7 @@ def _run(run: RunFolder, wanted: Wanted, seed: int) -> Json:
     with proxies(wanted.arms, run.path, serving.api_key_env, serving.running_proxy, serving.cues) as urls:
         plan = Replay(
             domain=wanted.domain,
-            arms=[
-                {"name": arm.name, "model": arm.model, "url": urls[arm.name], "headers": arm.headers}
-                for arm in wanted.arms
-            ],
+            arms=agents(wanted.arms, urls),
             user={
                 "model": wanted.user.served.model,
                 "url": f"{base_url(wanted.user.served.url)}/v1",

@@ -13,7 +13,6 @@ import click
 from bench.calibrate.asking import asking
 from bench.calibrate.figures import adjusted
 from bench.calibrate.generation import arm_figures, is_scored
-from bench.compare.folders import result_of
 from bench.decisions.benchmarks import when2call_answers
 from bench.decisions.example import Example
 from bench.errors import InputError
@@ -22,7 +21,7 @@ from bench.progress import progress
 from bench.report.replay import conclude
 from bench.report.words import change_text, estimate_text, p_text, rate_name
 from bench.run import power
-from bench.run.arms import Arm, proxies
+from bench.run.arms import Arm, calibrations_of, proxies, servers_of
 from bench.run.dry import DryPass
 from bench.run.options import Serving, reply_options, serving_options
 from bench.run.probed import looks_of, probes_text
@@ -30,7 +29,7 @@ from bench.run.replies import Requests, applied, by_arm, errors, generate
 from bench.run.rounds import dry_cases
 from bench.run.when2call.figures import LABELS, Outcome, accuracy_change, figures, told_label
 from bench.run.when2call.mcq import Choices, Refused, chosen, readable
-from bench.runs import DataFile, Plan, Record, RecordFile, RunFolder
+from bench.runs import DataFile, Plan, Record, RecordFile, RunFolder, result_of
 from bench.score.table import rate_text
 from proxy.upstream import base_url
 
@@ -140,8 +139,8 @@ def _plan(shared: Shared, wanted: Wanted) -> Plan:
         seed=shared.seed,
         limit=shared.limit,
         data={str(wanted.file): DataFile.of(wanted.file)},
-        upstream={arm.name: {"url": arm.url, "model": arm.model, **arm.server} for arm in wanted.arms},
-        profile={arm.name: arm.calibration() for arm in wanted.arms},
+        upstream=servers_of(wanted.arms),
+        profile=calibrations_of(wanted.arms),
     )
 
 
