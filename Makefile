@@ -125,16 +125,16 @@ lab-publish: .venv-vllm/.made
 # was killed, and one that is done is not trained again.
 .PHONY: lab lab-quick lab-compare
 LAB_COMPARED := .cache/lab/compared
-LAB_STUDENTS := vanilla-0 union-0 restore-first-0 placebo-0 soft-clamp-0 vanilla-1 union-1 soft-clamp-1 \
+LAB_STUDENTS := restore-first-0 placebo-0 soft-clamp-0 vanilla-1 union-1 soft-clamp-1 \
     logit-penalty-0 restore-all-0 hard-clip-0 global-reweight-0
 LAB_TRAIN = .venv/bin/bench train --data $(LAB_COMPARED)/data.jsonl --precision bf16 --rate 5e-4 \
     --max-prompt 128 --max-tokens 12 --rank 4 --steps 60
 LAB_TAUGHT = --base .cache/lab/lab --tool-teacher $(LAB_COMPARED)/tool-teacher/adapter \
     --response-teacher $(LAB_COMPARED)/response-teacher/adapter
+LAB_STUDENT = $(LAB_TRAIN) --how $${one%-*} --seed $${one\#\#*-} $(LAB_TAUGHT) --out $(LAB_COMPARED)/$$one
 lab: lab-quick
-	@for one in $(LAB_STUDENTS); do \
-	$(LAB_TRAIN) --how $${one%-*} --seed $${one##*-} $(LAB_TAUGHT) --out $(LAB_COMPARED)/$$one || exit; done
-	@$(PY) -m bench.lab.compared $(LAB_SOME)
+	@for one in $(LAB_STUDENTS); do $(LAB_STUDENT) || exit; done
+	@$(MAKE) --silent --no-print-directory lab-compare
 
 lab-quick: .venv/.made .venv-vllm/.made
 	@.venv-vllm/bin/python -m bench.lab.merge >/dev/null
@@ -144,8 +144,7 @@ lab-quick: .venv/.made .venv-vllm/.made
 	@$(LAB_TRAIN) --how sft --only tool --base .cache/lab/lab --out $(LAB_COMPARED)/tool-teacher
 	@$(LAB_TRAIN) --how sft --only response --base .cache/lab/base --out $(LAB_COMPARED)/response-teacher
 	@$(LAB_TRAIN) --how sft --base .cache/lab/lab --out $(LAB_COMPARED)/mixed-sft
-	@$(LAB_TRAIN) --how vanilla $(LAB_TAUGHT) --out $(LAB_COMPARED)/vanilla-0
-	@$(LAB_TRAIN) --how union $(LAB_TAUGHT) --out $(LAB_COMPARED)/union-0
+	@for one in vanilla-0 union-0; do $(LAB_STUDENT) || exit; done
 
 # Audit, calibrate and compare what is trained so far; LAB_SOME="--limit 240" takes fewer decisions.
 lab-compare: .venv/.made .venv-vllm/.made
