@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.calibrate import figures
+from bench.calibrate.contextual import biases_of, moved_by
 from bench.calibrate.generation import AGAIN, OFF, arm_figures, disagreement, is_call, is_scored
 from bench.calibrate.margins import Measured
 from bench.compare.folders import Folder
@@ -20,6 +21,7 @@ from bench.decisions.example import Example
 from bench.decisions.split import joined
 from bench.errors import InputError
 from bench.intervals import auc, auc_difference, equal_recall_difference
+from calibrators.contextual import Contextual
 from calibrators.request import REQUEST_FIELDS
 
 Json = dict[str, Any]
@@ -50,6 +52,15 @@ class _Run:
     def chosen_arm(self) -> str:
         return f"b = {self.bias:g}" if self.bias else OFF
 
+    @property
+    def contextual(self) -> dict[str, Contextual]:
+        """The fitted b(x) by its arm's name, which says where it was not offered; empty without one."""
+        told = self.folder.result.get("contextual") or {}
+        if not told.get("fitted"):
+            return {}
+        fitted = {name: told["fitted"][name] for name in ("b0", "weights", "low", "high")}
+        return {"b(x)" if told["offered"] else "b(x), not offered": Contextual(**fitted)}
+
 
 def compare(
     folders: Sequence[Folder], wanted: str | None, again: str | None, limit: int | None, seed: int
@@ -73,7 +84,8 @@ def compare(
     measured = {run.folder.label: Measured.of(examples, run.rows) for run in runs}
     first_token = {
         system.name: {
-            **figures.at_bias(measured[system.folder.label], system.bias, decoding, seed),
+            **figures.at_bias(_under(measured[system.folder.label], system.bias), 0.0, decoding, seed),
+            "bias": _scalar(system),
             "counts": _counts(examples, by_run[system.folder.label]),
         }
         for system in systems
@@ -95,9 +107,12 @@ def compare(
         "costs": _costs(first_token),
         "runs": {
             label: {
-                **_separation(own, by_run[label].bias, decoding, seed),
-                "auc_change": _auc_change(measured[base.folder.label], own, seed),
-                "at_equal_recall": _at_equal_recall(base, measured, own, decoding, seed),
+                "curve": _curve(own, by_run[label].bias, decoding),
+                **_separation(base, measured, own, decoding, seed),
+                "contextual": {
+                    arm: _separation(base, measured, _under(own, bias), decoding, seed)
+                    for arm, bias in by_run[label].contextual.items()
+                },
             }
             for label, own in measured.items()
         },
@@ -188,12 +203,12 @@ def _example(row: Json, group: str) -> Example:
 
 
 def _systems(runs: Sequence[_Run]) -> list[System]:
-    """Each run without a bias, at its chosen b, and under the further arms that it has whole replies of."""
+    """Each run without a bias, at its chosen b, under b(x), and under the further arms it has replies of."""
     found = []
     for run in runs:
-        arms = dict.fromkeys((OFF, run.chosen_arm, *run.replies))
+        arms = dict.fromkeys((OFF, run.chosen_arm, *run.contextual, *run.replies))
         arms.pop(AGAIN, None)
-        biases = {OFF: 0.0, run.chosen_arm: run.bias}
+        biases: dict[str, float | Contextual] = {OFF: 0.0, run.chosen_arm: run.bias, **run.contextual}
         for arm in arms:
             shown = "b = 0" if arm == OFF else arm
             found.append(
@@ -213,8 +228,8 @@ def _first_token(
     values: dict[str, Values] = {}
     for system in systems:
         if system.bias is not None:
-            own = measured[system.folder.label]
-            entered = own.entries(system.bias, decoding).tolist()
+            own = _under(measured[system.folder.label], system.bias)
+            entered = own.entries(0.0, decoding).tolist()
             known = dict(zip((example.id for example in own.examples), entered, strict=True))
             rows = runs[system.folder.label].rows
             values[system.name] = {e.id: known.get(e.id, _unread(rows[e.id])) for e in examples}
@@ -303,42 +318,45 @@ def _counts(examples: Sequence[Example], run: _Run) -> Json:
     }
 
 
-def _separation(measured: Measured, bias: float, decoding: figures.Decoding, seed: int) -> Json:
-    """How well a checkpoint's margins tell the labels apart, and its rates over the bias."""
-    due = measured.due
+def _under(measured: Measured, bias: float | Contextual) -> Measured:
+    """The decisions with a bias added to margin and gap."""
+    if isinstance(bias, Contextual):
+        return moved_by(measured, biases_of(measured, bias))
+    return moved_by(measured, np.full(len(measured.examples), bias))
+
+
+def _scalar(system: System) -> float | None:
+    return system.bias if isinstance(system.bias, float) else None
+
+
+def _curve(measured: Measured, bias: float, decoding: figures.Decoding) -> Json:
+    """A checkpoint's rates over the bias."""
     at = figures.biases(measured, bias)
     entered = [measured.entries(b, decoding) for b in at]
-    return {
-        "auc": auc(measured.margin, due, measured.groups, seed=seed)._asdict(),
-        "curve": {
-            "bias": at,
-            **{name: [_share(own, due == label) for own in entered] for name, label in _RATES},
-        },
-    }
+    shares = {name: [_share(own, measured.due == label) for own in entered] for name, label in _RATES}
+    return {"bias": at, **shares}
 
 
-def _auc_change(before: Measured, after: Measured, seed: int) -> Json | None:
-    """How the AUC differs from the baseline's run, on the cases both have; None for that run itself."""
-    if before is after:
-        return None
-    one, two = _on_both(before, after)
-    return auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
-
-
-def _at_equal_recall(
+def _separation(
     base: System, measured: Mapping[str, Measured], after: Measured, decoding: figures.Decoding, seed: int
-) -> Json | None:
-    """How over-calling differs from the baseline run's where a bias brings both to the baseline's recall.
+) -> Json:
+    """How well a run's margins tell the labels apart, alone and beside those of the baseline's run.
 
-    None for the baseline's own run, and where the first token alone doesn't show what a system does: under
-    another calibration than a bias, or at temperature 1.
+    measured: all runs by label. The changes are None for that run itself; so is the one at equal recall where
+    the first token alone doesn't show what the baseline does, or at temperature 1.
     """
-    before = measured[base.folder.label]
-    if before is after or base.bias is None or decoding != "greedy":
-        return None
-    one, two = _on_both(before, after)
-    hits = one.entries(base.bias, decoding)
-    return equal_recall_difference(hits, one.gap, two.gap, one.due, one.groups, seed=seed)._asdict()
+    found: Json = {"auc": auc(after.margin, after.due, after.groups, seed=seed)._asdict()}
+    found |= {"auc_change": None, "at_equal_recall": None}
+    if measured[base.folder.label] is after:
+        return found
+    one, two = _on_both(measured[base.folder.label], after)
+    found["auc_change"] = auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
+    if base.bias is not None and decoding == "greedy":
+        at = _under(one, base.bias)
+        found["at_equal_recall"] = equal_recall_difference(
+            at.entries(0.0, decoding), at.gap, two.gap, one.due, one.groups, seed=seed
+        )._asdict()
+    return found
 
 
 def _on_both(before: Measured, after: Measured) -> tuple[Measured, Measured]:
@@ -372,7 +390,7 @@ def _system(system: System) -> Json:
         "run": system.folder.label,
         "folder": str(system.folder.path),
         "arm": system.arm,
-        "bias": system.bias,
+        "bias": _scalar(system),
         "model": result["model"],
         "server": result["server"],
         "fingerprint": result["fingerprint"],

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from bench.compare.folders import Folder
 from bench.errors import InputError
+from calibrators.contextual import Contextual
 
 
 class System(NamedTuple):
@@ -15,8 +16,8 @@ class System(NamedTuple):
     folder: Folder
     arm: str
     """Its name within the run: `off` or `b = -1.2` of a calibration, the model or arm of a benchmark."""
-    bias: float | None = None
-    """b, where the first token alone shows what the system does; None where it takes whole replies."""
+    bias: float | Contextual | None = None
+    """b or b(x) where the first token alone shows what the system does; None where it takes whole replies."""
 
 
 def name(folder: Folder, arm: str, runs: int, arms: int) -> str:

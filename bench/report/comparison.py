@@ -21,8 +21,9 @@ _FIRST_TOKEN = (*_RATES, "respond_recall", "missed", "decision_accuracy")
 _REPLIES = (*_RATES, "delayed_calls", "valid_calls", "right_tool")
 _COSTS = ("completion_tokens", "queries")
 _AUC = (
-    "How well the margin tells the labels apart, paired with the baseline's run; no bias changes it. "
-    "At equal recall: over-calling minus the baseline's, both under the bias that reaches its recall."
+    "How well the margin tells the labels apart, paired with the baseline's run; no scalar bias changes it, "
+    "b(x) does. At equal recall: over-calling minus the baseline's, both under the bias that reaches its "
+    "recall."
 )
 _FEW = 20
 _READINGS = {"gar": "GAR", "gar_at_gold_turn": "at gold turn", "acc": "Acc"}
@@ -189,7 +190,8 @@ def _pairs(claim: Json) -> str:
 
 def _first_token(result: Result, drawn: Charts) -> str:
     captions = {
-        "plane": "Up and to the right is better. A bias moves a checkpoint along its line, never off it.",
+        "plane": "Up and to the right is better. A scalar bias moves a checkpoint along its line, never off "
+        "it; b(x) may.",
         "costs": "Where two lines cross, the price of an over-call decides between the systems.",
     }
     own = result["first_token"]
@@ -197,21 +199,25 @@ def _first_token(result: Result, drawn: Charts) -> str:
     rhos = next(iter(own.values()))["risk"]
     rows += [[f"Risk R({rho})", *(cell(system["risk"][rho], "") for system in own.values())] for rho in rhos]
     rows += _count_rows(own)
-    areas = [
-        [
-            escape(label),
-            cell(run["auc"], ""),
-            cell(run["auc_change"], "change") if run["auc_change"] else "",
-            cell(run["at_equal_recall"], "points") if run["at_equal_recall"] else "",
-        ]
-        for label, run in result["runs"].items()
-    ]
+    areas = []
+    for label, run in result["runs"].items():
+        arms = {f"{label}, {arm}": own for arm, own in run["contextual"].items()}
+        areas += [_area(name, own) for name, own in ({label: run} | arms).items()]
     how = {"greedy": "greedy decoding", "sampled": "temperature 1"}[result["decoding"]]
     return (
         figures(drawn, {name: caption for name, caption in captions.items() if name in drawn})
         + table(f"First token (E1), {how}; 95 % intervals.", ["E1 figure", *map(arm_name, own)], rows)
         + table(_AUC, ["Run", "AUC", "change", "over-calling at equal recall, change"], areas)
     )
+
+
+def _area(name: str, own: Json) -> list[str]:
+    return [
+        escape(name),
+        cell(own["auc"], ""),
+        cell(own["auc_change"], "change") if own["auc_change"] else "",
+        cell(own["at_equal_recall"], "points") if own["at_equal_recall"] else "",
+    ]
 
 
 def _count_rows(own: Mapping[str, Json]) -> list[list[str]]:

@@ -140,8 +140,8 @@ def _plane(result: Result) -> Chart:
             own = result["first_token"][system["name"]]
             tip = f"{arm_name(system['name'])}\nover-calling {estimate_text(own['over_calling'])}"
             tip += f"\ncall recall {estimate_text(own['call_recall'])}"
-            chart.dot(placed[system["name"]], colours[system["run"]], tip, hollow=not system["bias"])
-    key = ("○ b = 0   ● chosen b", "A, B … from the paper") if marks else ("○ b = 0   ● chosen b",)
+            chart.dot(placed[system["name"]], colours[system["run"]], tip, hollow=system["bias"] == 0)
+    key = ("○ b = 0   ● chosen b, b(x)", *(["A, B … from the paper"] if marks else []))
     chart.legend([*colours.items(), *((text, "reference") for text in key)], low=True)
     return chart
 
@@ -189,7 +189,7 @@ def _costs(result: Result) -> Chart:
     colours, legend = styles(result), []
     for system in result["systems"]:
         if system["name"] in curves:
-            style, dashed = colours[system["run"]], "" if system["bias"] else " dashed"
+            style, dashed = colours[system["run"]], " dashed" if system["bias"] == 0 else ""
             chart.line(list(zip(at, curves[system["name"]], strict=True)), style + dashed)
             legend.append((f"{'╌╌' if dashed else '——'} {arm_name(system['name'])}", style))
     chart.legend(legend)

@@ -68,6 +68,7 @@ def calibration(
     exploratory: bool = False,
     digest: str = "a",
     state: str = "done",
+    contextual: Json | None = None,
 ) -> Path:
     """The folder of a `bench calibrate` run."""
     result = {
@@ -79,6 +80,7 @@ def calibration(
         "scope": "decision",
         "apply": "auto",
         "choice": {"bias": bias},
+        "contextual": contextual or {"fitted": None, "reason": "no feature differs", "offered": False},
         "exploratory": exploratory,
         "generation": {"sampling": {"temperature": 0}} if replies else None,
     }

@@ -213,6 +213,37 @@ def test_only_decisions_that_no_run_chose_its_bias_on_are_compared(bench: Bench,
     assert (limited["cases"], limited["beyond_limit"]) == (3, 2)
 
 
+@pytest.mark.parametrize(("offered", "arm"), [(True, "b(x)"), (False, "b(x), not offered")])
+def test_a_bias_that_depends_on_the_request_is_compared_and_said_where_it_is_not_offered(
+    bench: Bench, tmp_path: Path, offered: bool, arm: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    # Two tools where no call is due, so that b(x) is -2 ln 2 there and 0 elsewhere.
+    rows = [{**row, "tools": [tool] * (1 if row["should_call"] else 2)} for row in made()]
+    fitted = {"b0": 0.0, "weights": {"tools": -2.0}, "low": -5.0, "high": 5.0, "penalty": 1.0}
+    run = calibration(tmp_path / "a", rows, contextual={"fitted": fitted, "offered": offered})
+    document = bench.document("compare", run)
+    own = document["first_token"][arm]
+    assert (own["over_calling"]["estimate"], own["call_recall"]["estimate"]) == (0.25, 0.75)
+    assert claimed(document, arm, "over_calling")["outcomes"] == {
+        "both": 1,
+        "gained": 0,
+        "lost": 2,
+        "neither": 1,
+    }
+    changed = document["runs"]["a"]["contextual"][arm]
+    assert changed["auc"]["estimate"] == 15 / 16
+    assert changed["auc_change"]["estimate"] == 4.5 / 16
+    # Moved as a whole until three of four due calls are made, it makes none where none is due.
+    assert changed["at_equal_recall"]["estimate"] == -3 / 4
+    # And as the baseline: without a bias two more of four are over-calls.
+    back = bench.document("compare", run, "--baseline", arm)
+    assert claimed(back, "b = 0", "over_calling")["outcomes"]["gained"] == 2
+    page = (run.parent / "page").resolve()
+    bench.text("compare", run, "--out", page)
+    assert f"a, {arm}" in (page / "report.html").read_text()
+
+
 def test_conversations_that_are_one_in_any_run_are_one_cluster(bench: Bench, tmp_path: Path) -> None:
     second = made()
     second[0]["group"] = second[1]["group"] = "shared"
