@@ -31,6 +31,8 @@ COSTS: Final = {
     "case_seconds": "seconds",
 }
 """What a case took, by the record's member."""
+_NUMBERS: Final = frozenset({*COSTS, "calls_per_turn"})
+"""Figures that are no shares."""
 _NO_CALL_DUE: Final = ("irrelevance", "live_irrelevance")
 
 
@@ -100,7 +102,8 @@ def _bfcl(records: Iterable[Json]) -> Outcomes:
 
 def _multi(record: Json, gone: bool) -> dict[str, Value]:
     names = {"gar": "hit", "acc": "passed", "gar_at_gold_turn": "hit_at_gold_turn"}
-    return _values({figure: record.get(member) for figure, member in names.items()}, gone) | _costs(record)
+    read = {figure: record.get(member) for figure, member in names.items()}
+    return _values(read | record.get("loops", {}), gone) | _costs(record)
 
 
 def _single(record: Json, gone: bool) -> dict[str, Value]:
@@ -155,13 +158,21 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
         scored = [record for record in own if record["state"] == "scored"]
         lost = Lost.UNMEASURABLE if any(r["state"] == "unmeasurable" for r in own) else Lost.ERRORED
         acc = _mean([record["passed"] for record in scored], lost)
-        found[ALL_TASKS, task] = {"acc": acc, **_mean_costs(own)}
+        found[ALL_TASKS, task] = {"acc": acc, **_mean_loops(scored), **_mean_costs(own)}
         for label in own[0]["hits"]:
             found[label, task] = {
                 "gar": _mean([record["hits"][label] for record in scored], lost),
                 "acc": acc,
             }
     return found
+
+
+def _mean_loops(scored: Sequence[Json]) -> dict[str, Value]:
+    told = [record["loops"] for record in scored if "loops" in record]
+    names = told[0] if told else ()
+    return {
+        name: _mean([own[name] for own in told if own[name] is not None], Lost.UNMEASURABLE) for name in names
+    }
 
 
 def _mean_costs(records: Iterable[Json]) -> dict[str, Value]:
@@ -301,7 +312,7 @@ def _measures(
             known = any(isinstance(value, float) for own in values.values() for value in own.values())
             # Recall and accuracy that nobody has are said to be unmeasurable; other figures are left out.
             if known or figure in ("gar", "acc"):
-                found.append(Measure(part, figure, cases, values, mean=figure in COSTS))
+                found.append(Measure(part, figure, cases, values, mean=figure in _NUMBERS))
     return found
 
 

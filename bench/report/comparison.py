@@ -26,7 +26,13 @@ _AUC = (
     "recall."
 )
 _FEW = 20
-_READINGS = {"gar": "GAR", "gar_at_gold_turn": "at gold turn", "acc": "Acc"}
+_READINGS = {
+    "gar": "GAR",
+    "gar_at_gold_turn": "at gold turn",
+    "acc": "Acc",
+    "calls_per_turn": "calls per turn",
+    "loop_at_3": "Loop@3",
+}
 _COUNTS = ("planned", "run", "scored", "errored", "unmeasurable")
 _KINDS = {
     "decisions": "labelled decisions in the test split of every run",
@@ -106,7 +112,7 @@ def _differences(result: Result, drawn: Charts) -> str:
         costs = [c for c in result["claims"] if c["part"] == part and c["mean"]]
         if costs:
             heads = ["", "baseline", "system", "change", "pairs"]
-            caption = f"{_sentence(part)}: what it costs; shown, not tested."
+            caption = f"{_sentence(part)}: numbers, shown and not tested."
             shown.append(table(caption, heads, [_cost(claim) for claim in costs]))
     return "".join(shown)
 
@@ -273,7 +279,9 @@ def _parts(result: Result) -> str:
 
 
 def _recall(own: Json, names: Sequence[str], *, both: bool) -> list[str]:
-    rates = [cell(own[name]) if name in own else "–" for name in names]
+    rates = [
+        cell(own[name], "" if name == "calls_per_turn" else "%") if name in own else "–" for name in names
+    ]
     if not both:
         return rates
     if own["crosstab"] is None:
@@ -303,8 +311,6 @@ _PUBLISHED_NAMES = {
     "gar": "GAR",
     "acc": "Acc",
     "gar_minus_acc": "GAR − Acc",
-    "calls_per_turn": "Calls per turn",
-    "loop_at_3": "Loop@3",
 }
 
 

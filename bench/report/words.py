@@ -20,6 +20,8 @@ NAMES = {
     "gar": "Gold action recall",
     "gar_at_gold_turn": "Gold action recall at the gold turn",
     "acc": "Accuracy",
+    "calls_per_turn": "Calls per turn",
+    "loop_at_3": "Loop@3",
     "case_queries": "Queries a case",
     "case_prompt_tokens": "Prompt tokens a case",
     "case_completion_tokens": "Completion tokens a case",

@@ -9,7 +9,7 @@ from bench.score.bfcl import GOLD, Case, Category, Model
 from bench.score.bfcl_turns import gold_turns, turns_due
 from bench.score.emissions import Emission, Turn
 from bench.score.figures import Counts, Json, agreement, missing, no_agreement, share
-from bench.score.loops import loops
+from bench.score.loops import loops, of_case
 from calibrators.actions import Action
 
 ENTRIES: Final = 200
@@ -247,5 +247,11 @@ def _classes(case: Case) -> list[list[str | None]]:
 def _record(case: Case, category: str, outcome: Outcome | None) -> Json:
     if outcome is None:
         return {"id": case.id, "error": case.error}
-    audit = labels(case.turns or (), category, case.entry, passed=outcome.passed)
-    return {"id": case.id, "emissions": _classes(case), **outcome._asdict(), "audit": audit}
+    turns = case.turns or ()
+    return {
+        "id": case.id,
+        "emissions": _classes(case),
+        "loops": of_case(turns),
+        **outcome._asdict(),
+        "audit": labels(turns, category, case.entry, passed=outcome.passed),
+    }

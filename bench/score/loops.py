@@ -49,6 +49,12 @@ def loops(
     return figures
 
 
+def of_case(case: Case) -> dict[str, float | None]:
+    """The diagnostics that comparisons pair, of one case by itself: null where no turn ran."""
+    counted = {"calls_per_turn": _calls_per_turn(case), "loop_at_3": _loop_at(3)(case)}
+    return {name: hits / of if of else None for name, (hits, of) in counted.items()}
+
+
 def _ratios(counts: Mapping[str, Sequence[Pair]], clusters: Sequence[Hashable], seed: int) -> dict[str, Any]:
     """Figures from each case's (hits, of), with their intervals by cluster; null where nothing carries it."""
     pairs = {name: ([hits for hits, _ in each], [of for _, of in each]) for name, each in counts.items()}

@@ -13,7 +13,7 @@ from bench.intervals import cluster_ratios
 from bench.score.confirm import writes
 from bench.score.figures import Counts, Json, agreement, missing, no_agreement, share
 from bench.score.judge import Verdicts
-from bench.score.loops import loops
+from bench.score.loops import loops, of_case
 from bench.score.tau2 import Run, Simulation
 from bench.score.tau2_audit import labels
 from calibrators.actions import Action
@@ -317,6 +317,7 @@ def _record(
         "passed": passed(one) if scored else None,
         "asked": asked(one),
         "emissions": [[sorted(emission.actions) for emission in turn] for turn in one.turns],
+        "loops": of_case(one.turns),
         "writes": [{"tool": tool, "verdict": key} for tool, key in written],
         "audit": labels(one.turns, hit, passed=passed(one)) if scored else {},
     }

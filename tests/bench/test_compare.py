@@ -415,6 +415,25 @@ def test_bfcl_is_paired_by_case_tested_by_category_and_pooled_by_scenario(
     assert "not asked twice" in (bench.run / "report.html").read_text()
 
 
+def test_loops_are_compared_case_by_case(bench: Bench, tmp_path: Path) -> None:
+    def run(name: str, calls: float, looped: Sequence[float]) -> Path:
+        records = [
+            bfcl_case("m", "base", n, True, True, loops={"calls_per_turn": calls, "loop_at_3": share})
+            for n, share in enumerate(looped)
+        ]
+        return bfcl_run(tmp_path / name, records)
+
+    # Half of the turns of two cases no longer loop.
+    a, b = run("a", 3.0, [0.5, 0.5, 0.0, 1.0]), run("b", 1.5, [0.0, 0.0, 0.0, 1.0])
+    document = bench.document("compare", a, b)
+    looped = claimed(document, "b", "loop_at_3", "multi_turn_base")
+    assert (looped["before"], looped["after"]) == (0.5, 0.25)
+    assert (looped["test"]["gained"], looped["test"]["lost"]) == (0, 2)
+    calls = claimed(document, "b", "calls_per_turn", "multi_turn_base")
+    assert (calls["before"], calls["after"], calls["test"]) == (3.0, 1.5, None)
+    assert "Loop@3" in (bench.run / "report.html").read_text()
+
+
 def test_errored_and_lost_cases_are_dropped_from_both_arms(bench: Bench, tmp_path: Path) -> None:
     one = [bfcl_case("m", "miss_func", entry, True, True) for entry in range(8)]
     two = [dict(each) for each in one[:-1]]

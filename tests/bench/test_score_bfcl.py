@@ -566,6 +566,7 @@ def test_records_hold_what_each_case_came_to(bench: Bench, tmp_path: Path) -> No
         "category": "multi_turn_miss_param",
         "id": "multi_turn_miss_param_2",
         "emissions": [["ask"], ["tool_call"]],
+        "loops": {"calls_per_turn": 0.5, "loop_at_3": 0.0},
         "hit": True,
         "hit_published": True,
         "hit_at_gold_turn": True,

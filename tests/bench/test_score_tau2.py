@@ -411,6 +411,7 @@ def test_records_say_what_each_simulation_came_to(bench: Bench, tmp_path: Path) 
         "passed": True,
         "asked": True,
         "emissions": [[["ask"]]],
+        "loops": {"calls_per_turn": 0.0, "loop_at_3": 0.0},
         "writes": [],
         "audit": {"refuse": {"B1b": 1, "B4": 1, "B5": 0}, "ask": {"B1b": 1, "B4": 1, "B5": 0}},
     }
