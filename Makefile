@@ -122,30 +122,49 @@ lab-publish: .venv-vllm/.made
 	@.venv-vllm/bin/python -m bench.lab.publish --adapter $(LAB_ADAPTER)
 
 # The paper's comparison: teachers, mixed SFT and students on the lab model; docs/training.md. Each goes on where it
-# was killed, and one that is done is not trained again.
-.PHONY: lab lab-quick lab-compare
+# was killed, and one that is done is not trained again; LAB_JOBS of them at a time, each on one core.
+.PHONY: lab lab-quick lab-ready lab-compare
 LAB_COMPARED := .cache/lab/compared
+LAB_QUICK := mixed-sft vanilla-0 union-0
 LAB_STUDENTS := restore-first-0 placebo-0 soft-clamp-0 vanilla-1 union-1 soft-clamp-1 \
     logit-penalty-0 restore-all-0 hard-clip-0 global-reweight-0
-LAB_TRAIN = .venv/bin/bench train --data $(LAB_COMPARED)/data.jsonl --precision bf16 --rate 5e-4 \
-    --max-prompt 128 --max-tokens 12 --rank 4 --steps 60
-LAB_TAUGHT = --base .cache/lab/lab --tool-teacher $(LAB_COMPARED)/tool-teacher/adapter \
-    --response-teacher $(LAB_COMPARED)/response-teacher/adapter
-LAB_STUDENT = $(LAB_TRAIN) --how $${one%-*} --seed $${one\#\#*-} $(LAB_TAUGHT) --out $(LAB_COMPARED)/$$one
-lab: lab-quick
-	@for one in $(LAB_STUDENTS); do $(LAB_STUDENT) || exit; done
+LAB_JOBS ?= 2
+LAB_TEACHERS := $(LAB_COMPARED)/tool-teacher/result.json $(LAB_COMPARED)/response-teacher/result.json
+lab_results = $(1:%=$(LAB_COMPARED)/%/result.json)
+lab_side_by_side = @$(MAKE) --silent --no-print-directory -j$(LAB_JOBS) $(lab_results)
+lab_train = @OMP_NUM_THREADS=1 .venv/bin/bench train --data $(LAB_COMPARED)/data.jsonl --precision bf16 --rate 5e-4 \
+    --max-prompt 128 --max-tokens 12 --rank 4 --steps 60 $(1) --out $(@D) 2>&1 | sed -u 's|^|$(notdir $(@D)): |'
+
+$(LAB_COMPARED)/%: SHELL := bash
+$(LAB_COMPARED)/%: .SHELLFLAGS := -o pipefail -c
+$(LAB_COMPARED)/tool-teacher/result.json:
+	$(call lab_train,--how sft --only tool --base .cache/lab/lab)
+
+# It was never taught to call: it is made of the model before it learnt to.
+$(LAB_COMPARED)/response-teacher/result.json:
+	$(call lab_train,--how sft --only response --base .cache/lab/base)
+
+$(LAB_COMPARED)/mixed-sft/result.json:
+	$(call lab_train,--how sft --base .cache/lab/lab)
+
+# A student's name is its intervention and its seed.
+$(LAB_COMPARED)/%/result.json: | $(LAB_TEACHERS)
+	$(call lab_train,--how $(shell echo $* | sed 's/-[0-9]*$$//') --seed $(lastword $(subst -, ,$*)) \
+	    --base .cache/lab/lab --tool-teacher $(LAB_COMPARED)/tool-teacher/adapter \
+	    --response-teacher $(LAB_COMPARED)/response-teacher/adapter)
+
+lab: lab-ready
+	$(call lab_side_by_side,$(LAB_QUICK) $(LAB_STUDENTS))
 	@$(MAKE) --silent --no-print-directory lab-compare
 
-lab-quick: .venv/.made .venv-vllm/.made
+lab-quick: lab-ready
+	$(call lab_side_by_side,$(LAB_QUICK))
+
+lab-ready: .venv/.made .venv-vllm/.made
 	@.venv-vllm/bin/python -m bench.lab.merge >/dev/null
 	@test -e .cache/lab/data/train.jsonl || .venv-vllm/bin/python -m bench.lab.data
 	@$(PY) -m bench.train.lab --out $(LAB_COMPARED)/data.jsonl
-	@# The response teacher was never taught to call: it is made of the model before it learnt to.
-	@$(LAB_TRAIN) --how sft --only tool --base .cache/lab/lab --out $(LAB_COMPARED)/tool-teacher
-	@$(LAB_TRAIN) --how sft --only response --base .cache/lab/base --out $(LAB_COMPARED)/response-teacher
-	@$(LAB_TRAIN) --how sft --base .cache/lab/lab --out $(LAB_COMPARED)/mixed-sft
-	@for one in vanilla-0 union-0; do $(LAB_STUDENT) || exit; done
 
 # Audit, calibrate and compare what is trained so far; LAB_SOME="--limit 240" takes fewer decisions.
-lab-compare: .venv/.made .venv-vllm/.made
+lab-compare: .venv/.made .venv-vllm/.made .venv-bfcl/.made
 	@$(PY) -m bench.lab.compared $(LAB_SOME)

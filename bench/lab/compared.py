@@ -3,8 +3,9 @@
     python -m bench.lab.compared [--limit N]
 
 Both teachers are audited; one vLLM serves the lab model and every adapter as LoRA modules; each is
-calibrated on the lab model's held-out decisions; `bench compare` sets them side by side, once beside mixed
-SFT and once beside the student whose supports were joined. What is done already is not done again.
+calibrated on the lab model's held-out decisions; all write whole replies to the half of them that no bias
+was chosen on, and some play BFCL's conversations, the vanilla student also under its biases and the probes;
+`bench compare` sets everything side by side. What is done already is not done again.
 """
 
 import argparse
@@ -12,20 +13,56 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from bench.errors import BenchError, InputError
 from bench.lab.server import NAME, Settings, checkpoint, lab_server
+from bench.runs import result_of
+
+Json = dict[str, Any]
 
 ROOT = Path(".cache/lab")
 COMPARED = ROOT / "compared"
 TEACHERS = ("response-teacher", "tool-teacher")
-MIXED, JOINED = "mixed-sft", "union-0"
+MIXED, VANILLA, JOINED = "mixed-sft", "vanilla-0", "union-0"
+PROBES: Mapping[str, Json] = {"sri": {"sri": {"variant": "v1"}}, "cri": {"cri": {"variant": "retry"}}}
+"""Calibrations of the vanilla student beside its biases."""
+AUDITED, DECISIONS, CONVERSATIONS = 80, 400, 20
+"""How many prompts, decisions and conversations are taken: on two cores one decision of one checkpoint is a
+second."""
+WALLS = "walls.jsonl"
+"""What each command took, in seconds; one that was repeated has a line each time."""
 _REPLY_TOKENS = 128
 _START_SECONDS = 900.0
 _KV_CACHE_GB = 4
 """Holds the prompts of all decisions, which whole replies are generated from after their margins are read."""
+_PORT = 8777
+"""Always the same: a run goes on only with the server that it began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A checkpoint under a calibration.
+
+    Attributes:
+        name: of letters, digits and hyphens.
+        model: as the server names it.
+        profile: the calibration's file; None for none.
+    """
+
+    name: str
+    model: str
+    profile: Path | None = None
+
+    def __str__(self) -> str:
+        """As `bench run --arm` takes it."""
+        return f"{self.name}=model={self.model}" + (f",profile={self.profile}" if self.profile else "")
 
 
 def decisions(data: Path) -> Iterator[str]:
@@ -34,6 +71,13 @@ def decisions(data: Path) -> Iterator[str]:
         for line in (data / f"{split}.jsonl").read_text("utf-8").splitlines():
             if "decisions" in json.loads(line)["sets"]:
                 yield line
+
+
+def unseen(lines: Sequence[str], calibrated: Path) -> Iterator[str]:
+    """Those of the decisions on which a calibration did not choose its bias."""
+    rows = map(json.loads, (calibrated / "examples.jsonl").read_text("utf-8").splitlines())
+    test = {row["id"] for row in rows if row["split"] == "test"}
+    return (line for line in lines if json.loads(line)["id"] in test)
 
 
 def trained(folder: Path) -> list[str]:
@@ -64,47 +108,132 @@ def _rank(run: Path) -> int:
     return next(rank for rank in (8, 16, 32, 64, 128) if rank >= config["r"])
 
 
+def calibrated_arms(folder: Path, student: str) -> list[Arm]:
+    """A student at its own b, under its own b(x), offered or not, and under the probes.
+
+    folder: of the comparison; its profiles are written there.
+    """
+    run = folder / "calibrated" / student
+    arms = [Arm(f"{student}-b", student, run / "profile" / f"{student}.yaml")]
+    profiles: dict[str, Json] = {}
+    if fitted := result_of(run)["contextual"]["fitted"]:
+        profiles["bx"] = {"bias": {"contextual": {n: fitted[n] for n in ("b0", "weights", "low", "high")}}}
+    profiles |= PROBES
+    place = folder / "profiles"
+    place.mkdir(exist_ok=True)
+    for short, content in profiles.items():
+        name = f"{student}-{short}"
+        path = place / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"name": name, **content}, sort_keys=False), "utf-8")
+        arms.append(Arm(name, student, path))
+    return arms
+
+
 def bench(*arguments: object) -> None:
     """Run a bench command, its progress shown. Raises InputError where it fails."""
     command = [str(Path(sys.executable).with_name("bench")), *map(str, arguments)]
-    print(f"· {' '.join(['bench', *command[1:]])}", flush=True)
+    told = " ".join(["bench", *command[1:]])
+    print(f"· {told}", flush=True)
+    began = time.monotonic()
     code = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
     if code:
         raise InputError(
             f"ended with code {code}", where=f"bench {arguments[0]}", mend="see its message above"
         )
+    with (COMPARED / WALLS).open("a", encoding="utf-8") as walls:
+        walls.write(json.dumps({"command": told, "seconds": round(time.monotonic() - began, 1)}) + "\n")
 
 
-def compare(limit: int | None) -> None:
-    """Audit, calibrate and compare what is trained."""
-    names = trained(COMPARED)
-    requests = COMPARED / "decisions.jsonl"
-    requests.write_text("".join(line + "\n" for line in decisions(ROOT / "data")), "utf-8")
-    some = () if limit is None else ("--limit", limit)
+def audit(requests: Path) -> None:
+    """Which supports of the teachers hold the entry."""
     for teacher in TEACHERS:
         bench("audit", "--teacher", COMPARED / teacher / "adapter", "--student", ROOT / NAME,
-              "--requests", requests, *some, "--out", COMPARED / "audit" / teacher)  # fmt: skip
-    arguments = modules(COMPARED, names)
+              "--requests", requests, "--limit", AUDITED, "--out", COMPARED / "audit" / teacher)  # fmt: skip
+
+
+def calibrate(url: str, requests: Path, names: Sequence[str], limit: int) -> None:
+    """Each checkpoint's curve over the bias, from the first token; whole replies are `reply`'s."""
+    for name in names:
+        bench("calibrate", "--upstream", url, "--model", name, "--requests", requests, "--name", name,
+              "--no-generate", "--max-tokens", _REPLY_TOKENS, "--limit", limit,
+              "--out", COMPARED / "calibrated" / name)  # fmt: skip
+
+
+def reply(url: str, requests: Path, names: Sequence[str]) -> None:
+    """Whole replies of all checkpoints to the decisions that no bias was chosen on."""
+    arms = [Arm(name, name) for name in names]
+    for name in (VANILLA, JOINED):
+        if name in names:
+            arms.append(Arm(f"{name}-again", name))
+    if VANILLA in names:
+        arms += calibrated_arms(COMPARED, VANILLA)
+    bench("run", "decisions", "--upstream", url, "--requests", requests, "--max-tokens", _REPLY_TOKENS,
+          *_options(arms), "--out", COMPARED / "replies")  # fmt: skip
+
+
+def converse(url: str, names: Sequence[str]) -> None:
+    """BFCL's conversations: the lab model, mixed SFT, vanilla as it is and calibrated, and union."""
+    arms = [Arm(name, name) for name in (NAME, MIXED, VANILLA, JOINED) if name in names]
+    if VANILLA in names:
+        arms += [Arm(f"{VANILLA}-again", VANILLA), *calibrated_arms(COMPARED, VANILLA)]
+    bench("run", "bfcl", "--upstream", url, "--categories", "multi_turn_base", "--limit", CONVERSATIONS,
+          "--fields", json.dumps({"max_tokens": _REPLY_TOKENS}), *_options(arms),
+          "--out", COMPARED / "loops")  # fmt: skip
+
+
+def _options(arms: Sequence[Arm]) -> list[str]:
+    return [part for arm in arms for part in ("--arm", str(arm))]
+
+
+def beside(names: Sequence[str]) -> None:
+    """The comparisons: first tokens beside mixed SFT and the joined student, the rest beside vanilla too."""
+    calibrated = [f"{name}={COMPARED / 'calibrated' / name}" for name in names]
+    for label, runs, baselines in (
+        ("first", calibrated, (MIXED, JOINED)),
+        ("replies", [COMPARED / "replies"], (VANILLA, JOINED)),
+        ("loops", [COMPARED / "loops"], (VANILLA, JOINED)),
+    ):
+        for baseline in baselines:
+            if baseline in names:
+                out = COMPARED / f"{label}-beside-{baseline}"
+                # It takes seconds, and one that was made before may be of fewer checkpoints.
+                shutil.rmtree(out, ignore_errors=True)
+                bench("compare", *runs, "--baseline", baseline, "--out", out)
+
+
+def compare(limit: int) -> None:
+    """Audit, calibrate, reply, converse and compare what is trained."""
+    names = [NAME, *trained(COMPARED)]
+    lines = list(decisions(ROOT / "data"))
+    requests = _written("decisions", lines)
+    audit(requests)
+    arguments = modules(COMPARED, names[1:])
     settings = Settings(
-        checkpoint(), kv_cache_gb=_KV_CACHE_GB, start_seconds=_START_SECONDS, arguments=arguments
+        checkpoint(),
+        port=_PORT,
+        kv_cache_gb=_KV_CACHE_GB,
+        start_seconds=_START_SECONDS,
+        arguments=arguments,
     )
     with lab_server(settings) as server:
-        for name in (NAME, *names):
-            bench("calibrate", "--upstream", server.url, "--model", name, "--requests", requests,
-                  "--max-tokens", _REPLY_TOKENS, *some, "--out", COMPARED / "calibrated" / name)  # fmt: skip
-    runs = [f"{name}={COMPARED / 'calibrated' / name}" for name in (NAME, *names)]
-    for baseline in (MIXED, JOINED):
-        if baseline in names:
-            out = COMPARED / f"beside-{baseline}"
-            # It takes seconds, and one that was made before may be of fewer checkpoints.
-            shutil.rmtree(out, ignore_errors=True)
-            bench("compare", *runs, "--baseline", baseline, "--out", out)
+        calibrate(server.url, requests, names, limit)
+        reply(server.url, _written("unseen", list(unseen(lines, COMPARED / "calibrated" / NAME))), names)
+        converse(server.url, names)
+    beside(names)
+
+
+def _written(name: str, lines: Sequence[str]) -> Path:
+    path = COMPARED / f"{name}.jsonl"
+    path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return path
 
 
 def main() -> None:
     """Run from the command line; a failure is one line and an exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.lab.compared", description=__doc__)
-    parser.add_argument("--limit", type=int, help="at most N decisions, half of them with a call due")
+    parser.add_argument(
+        "--limit", type=int, default=DECISIONS, help="at most N decisions, half of them with a call due"
+    )
     options = parser.parse_args()
     try:
         compare(options.limit)

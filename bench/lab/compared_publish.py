@@ -28,7 +28,7 @@ def publish(folder: Path, out: Path = OUT) -> None:
     Raises InputError where what is trained and what was compared differ.
     """
     names = trained(folder)
-    result = result_of(folder / f"beside-{MIXED}")
+    result = result_of(folder / f"first-beside-{MIXED}")
     if set(result["runs"]) != {NAME, *names}:
         raise InputError("other checkpoints were compared", where=str(folder), mend="run `make lab-compare`")
     for name in (*TEACHERS, *names):
