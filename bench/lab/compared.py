@@ -10,6 +10,7 @@ was chosen on, and some play BFCL's conversations, the vanilla student also unde
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from typing import Any
 
 import yaml
 
-from bench.errors import BenchError, InputError
+from bench.errors import InputError
+from bench.lab.script import script
 from bench.lab.server import NAME, Settings, checkpoint, lab_server
 from bench.runs import result_of
 
@@ -33,15 +35,17 @@ TEACHERS = ("response-teacher", "tool-teacher")
 MIXED, VANILLA, JOINED = "mixed-sft", "vanilla-0", "union-0"
 PROBES: Mapping[str, Json] = {"sri": {"sri": {"variant": "v1"}}, "cri": {"cri": {"variant": "retry"}}}
 """Calibrations of the vanilla student beside its biases."""
-AUDITED, DECISIONS, CONVERSATIONS = 80, 400, 20
-"""How many prompts, decisions and conversations are taken: on two cores one decision of one checkpoint is a
-second."""
+AUDITED, DECISIONS, REPLIES, CONVERSATIONS = 80, 400, 120, 12
+"""How many prompts, decisions, whole replies and conversations are taken of each: on two cores a decision
+takes a second, a reply two to three and a conversation a minute."""
 WALLS = "walls.jsonl"
 """What each command took, in seconds; one that was repeated has a line each time."""
 _REPLY_TOKENS = 128
 _START_SECONDS = 900.0
 _KV_CACHE_GB = 4
 """Holds the prompts of all decisions, which whole replies are generated from after their margins are read."""
+_SEEDED = re.compile(r"-[1-9]\d*$")
+"""Ends the name of a student of another seed than the first."""
 _PORT = 8777
 """Always the same: a run goes on only with the server that it began with."""
 
@@ -160,22 +164,20 @@ def calibrate(url: str, requests: Path, names: Sequence[str], limit: int) -> Non
 
 
 def reply(url: str, requests: Path, names: Sequence[str]) -> None:
-    """Whole replies of all checkpoints to the decisions that no bias was chosen on."""
-    arms = [Arm(name, name) for name in names]
-    for name in (VANILLA, JOINED):
-        if name in names:
-            arms.append(Arm(f"{name}-again", name))
+    """Whole replies of each checkpoint's first seed to decisions that no bias was chosen on."""
+    arms = [Arm(name, name) for name in names if not _SEEDED.search(name)]
     if VANILLA in names:
-        arms += calibrated_arms(COMPARED, VANILLA)
-    bench("run", "decisions", "--upstream", url, "--requests", requests, "--max-tokens", _REPLY_TOKENS,
-          *_options(arms), "--out", COMPARED / "replies")  # fmt: skip
+        arms += [Arm(f"{VANILLA}-again", VANILLA), *calibrated_arms(COMPARED, VANILLA)]
+    bench("run", "decisions", "--upstream", url, "--requests", requests, "--limit", REPLIES,
+          "--max-tokens", _REPLY_TOKENS, *_options(arms), "--out", COMPARED / "replies")  # fmt: skip
 
 
 def converse(url: str, names: Sequence[str]) -> None:
-    """BFCL's conversations: the lab model, mixed SFT, vanilla as it is and calibrated, and union."""
-    arms = [Arm(name, name) for name in (NAME, MIXED, VANILLA, JOINED) if name in names]
+    """BFCL's conversations: mixed SFT, the union student, and vanilla as it is and calibrated."""
+    arms = [Arm(name, name) for name in (MIXED, JOINED, VANILLA) if name in names]
     if VANILLA in names:
-        arms += [Arm(f"{VANILLA}-again", VANILLA), *calibrated_arms(COMPARED, VANILLA)]
+        calibrated = calibrated_arms(COMPARED, VANILLA)
+        arms += [Arm(f"{VANILLA}-again", VANILLA), *calibrated]
     bench("run", "bfcl", "--upstream", url, "--categories", "multi_turn_base", "--limit", CONVERSATIONS,
           "--fields", json.dumps({"max_tokens": _REPLY_TOKENS}), *_options(arms),
           "--out", COMPARED / "loops")  # fmt: skip
@@ -235,11 +237,7 @@ def main() -> None:
         "--limit", type=int, default=DECISIONS, help="at most N decisions, half of them with a call due"
     )
     options = parser.parse_args()
-    try:
-        compare(options.limit)
-    except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    script(lambda: compare(options.limit))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ The card's figures come from the comparison's own result, so that the two can't 
 
 import argparse
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, InputError
+from bench.errors import InputError
 from bench.lab.compared import COMPARED, MIXED, TEACHERS, trained
+from bench.lab.script import script
 from bench.lab.server import NAME
 from bench.report.words import arm_name, estimate_text, plain
 from bench.runs import read_manifest, result_of
@@ -60,11 +60,7 @@ def _table(result: Mapping[str, Any]) -> str:
 def main() -> None:
     """Publish; a failure is one line and an exit code."""
     argparse.ArgumentParser(prog="python -m bench.lab.compared_publish", description=__doc__).parse_args()
-    try:
-        publish(COMPARED)
-    except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    script(lambda: publish(COMPARED))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Stays up until Ctrl-C, or ends after the requests with `--once`; either way all 
 """
 
 import argparse
-import signal
 import sys
 import threading
 import time
@@ -12,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.errors import BenchError
 from bench.lab.sample import sample
+from bench.lab.script import script
 from bench.lab.server import ROOT, Service, Settings, check_port, checkpoint, lab_server
 from bench.overhead.processes import running
 
@@ -33,16 +32,7 @@ def main() -> None:
     parser.add_argument("--vllm-port", type=int, help="vLLM's (default: any that is free)")
     parser.add_argument("--model", type=Path, help="folder of a checkpoint (default: the lab model)")
     options = parser.parse_args()
-    # Both unwind, so that everything we started ends with us; a shell's background job ignores SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        run(options.port, options.vllm_port, options.model, once=options.once)
-    except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    script(lambda: run(options.port, options.vllm_port, options.model, once=options.once))
 
 
 def run(port: int, vllm_port: int | None, model: Path | None, *, once: bool) -> None:
