@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 460, 330
 _LETTER = 8.0
 """Width of a label's letter, on the safe side."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 20, 42, 44
+_LINE = 17
+"""Pixels of a legend's line."""
 
 Point = tuple[float, float]
 
@@ -71,7 +73,7 @@ class Chart:
         name: of its files, and prefix of its ids.
         title: what it shows.
         about: what a reader who does not see it should know.
-        height: in pixels, as drawn; its width is always the same.
+        height: in pixels without its key, as drawn; its width is always the same.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Chart:
     y: Axis
     height: int = HEIGHT
     _marks: list[str] = field(default_factory=list)
+    _key_lines: int = 0
 
     def px(self, x: float) -> float:
         """Pixel of an x value, within the frame."""
@@ -169,11 +172,21 @@ class Chart:
             f'<text class="label {style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{side}">{escape(text)}</text>'
         )
 
-    def legend(self, entries: Sequence[tuple[str, str]], low: bool = False) -> None:
-        """Texts (text, style) in the upper or lower left corner, where marks are too dense for their own."""
-        top = self.height - _BOTTOM - 17 * len(entries) - 9 if low else _TOP
+    def legend(self, entries: Sequence[tuple[str, str]]) -> None:
+        """Texts (text, style) in the upper left corner, where marks are too dense for their own."""
         for number, (text, style) in enumerate(entries):
-            self.text(_LEFT + 10, top + 17 + 17 * number, text, style)
+            self.text(_LEFT + 10, _TOP + _LINE + _LINE * number, text, style)
+
+    def key(self, entries: Sequence[tuple[str, str]]) -> None:
+        """Texts (text, style) in columns below the frame, where there are too many for it."""
+        longest = max(len(text) for text, _ in entries)
+        columns = min(3, max(1, int((WIDTH - _RIGHT) / (_LETTER * longest))), len(entries))
+        lines = -(-len(entries) // columns)
+        for number, (text, style) in enumerate(entries):
+            column, line = divmod(number, lines)
+            x = 8 + column * (WIDTH - 8) / columns
+            self.text(x, self.height + _LINE * (self._key_lines + line + 1), text, style)
+        self._key_lines += lines
 
     def tips(self, tips: Sequence[tuple[float, str]]) -> None:
         """What a reader who points anywhere at an x value is told."""
@@ -188,11 +201,12 @@ class Chart:
 
     def svg(self, style: str = "") -> str:
         """The chart; `style` is CSS for a file of its own, none inside a page that has it."""
+        height = self.height + (_LINE * self._key_lines + 8 if self._key_lines else 0)
         # A file of its own lies on paper, since it may be shown on a dark page.
-        paper = f'<style>{style}</style><rect class="paper" width="{WIDTH}" height="{self.height}"/>'
+        paper = f'<style>{style}</style><rect class="paper" width="{WIDTH}" height="{height}"/>'
         css = paper if style else ""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {self.height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {height}" '
             f'role="img" aria-labelledby="{self.name}-title {self.name}-about">'
             f'<title id="{self.name}-title">{escape(self.title)}</title>'
             f'<desc id="{self.name}-about">{escape(self.about)}</desc>{css}'

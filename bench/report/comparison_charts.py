@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from math import ceil, floor, log2
 from typing import Any
 
-from bench.report.charts import HEIGHT, Axis, Chart, Rows
+from bench.report.charts import Axis, Chart, Rows
 from bench.report.words import NAMES, arm_name, change_text, estimate_text, number, per_cent
 
 Result = Mapping[str, Any]
 Json = Mapping[str, Any]
 
 COLOURS = 8
-"""Styles `run-1` to `run-6`."""
-_LEGEND = 17
-"""Pixels of a legend's line."""
+"""Styles `run-1` to `run-8`; the next eight runs are drawn thin."""
 _ROW = 42
 """Pixels of a forest's row."""
 _STYLES = {"over_calling": "not-due", "call_recall": "due", "gar": "accent", "acc": "due"}
@@ -35,9 +33,15 @@ def forest_name(part: str) -> str:
 
 
 def styles(result: Result) -> dict[str, str]:
-    """The colour of each run."""
+    """The colour of each run, and a thinner line once all were taken."""
     runs = list(dict.fromkeys(system["run"] for system in result["systems"]))
-    return {run: f"run-{place % COLOURS + 1}" for place, run in enumerate(runs)}
+    return {
+        run: f"run-{place % COLOURS + 1}" + " thin" * (place >= COLOURS) for place, run in enumerate(runs)
+    }
+
+
+def _names(colours: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(f"{'—' if 'thin' in style else '━'} {run}", style) for run, style in colours.items()]
 
 
 def letters(rows: Sequence[Json]) -> dict[int, str]:
@@ -141,8 +145,9 @@ def _plane(result: Result) -> Chart:
             tip = f"{arm_name(system['name'])}\nover-calling {estimate_text(own['over_calling'])}"
             tip += f"\ncall recall {estimate_text(own['call_recall'])}"
             chart.dot(placed[system["name"]], colours[system["run"]], tip, hollow=system["bias"] == 0)
-    key = ("○ b = 0   ● chosen b, b(x)", *(["A, B … from the paper"] if marks else []))
-    chart.legend([*colours.items(), *((text, "reference") for text in key)], low=True)
+    chart.key(_names(colours))
+    key = ["○ b = 0   ● chosen b, b(x)", *(["A, B … from the paper"] if marks else [])]
+    chart.key([(text, "reference") for text in key])
     return chart
 
 
@@ -175,24 +180,22 @@ class _Doublings(Axis):
 def _costs(result: Result) -> Chart:
     """R(rho) of each system over what an over-call costs."""
     at, curves = [log2(rho) for rho in result["costs"]["rho"]], result["costs"]["risk"]
-    about = "Cost-aware risk over the cost of an over-call in missed calls; dashed without a bias."
+    about = "Cost-aware risk over the price of an over-call in missed calls; dashed at b = 0, dotted at b(x)."
     most = max(max(curve) for curve in curves.values()) or 1.0
-    # So high that the legend has room above the lines.
-    room = 1 - (_LEGEND * len(curves) + 12) / (HEIGHT - 86)
     chart = Chart(
         "costs",
         "Cost-aware risk, first token",
         about,
         _Doublings(at[0], at[-1], "ρ: missed calls that an over-call costs"),
-        Axis(0.0, most / max(room, 0.3), "R(ρ), less is better"),
+        Axis(0.0, most, "R(ρ), less is better"),
     )
-    colours, legend = styles(result), []
+    colours = styles(result)
     for system in result["systems"]:
         if system["name"] in curves:
-            style, dashed = colours[system["run"]], " dashed" if system["bias"] == 0 else ""
-            chart.line(list(zip(at, curves[system["name"]], strict=True)), style + dashed)
-            legend.append((f"{'╌╌' if dashed else '——'} {arm_name(system['name'])}", style))
-    chart.legend(legend)
+            how = {0.0: " dashed", None: " dotted"}.get(system["bias"], "")
+            chart.line(list(zip(at, curves[system["name"]], strict=True)), colours[system["run"]] + how)
+    chart.key(_names(colours))
+    chart.key([(text, "reference") for text in ("╌╌ b = 0", "—— chosen b", "···· b(x)")])
     tips = []
     for i, step in enumerate(at):
         told = [

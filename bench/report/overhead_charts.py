@@ -23,8 +23,6 @@ STYLES = {
     "seam-probes": "run-3",
 }
 """Colours of the targets; what is dashed has hollow dots."""
-_COLUMNS, _LINE, _COLUMN = 3, 17, 138
-"""The legend's columns, and the pixels of its lines and columns."""
 _HEIGHT, _ROW = 390, 34
 _FRAME = 86
 """Pixels of a chart's height that its frame doesn't have."""
@@ -86,11 +84,10 @@ def _over_concurrency(loops: Sequence[Json]) -> _Measured:
     return _Measured(log10(at[0]) - 0.15, log10(at[-1]) + 0.15, "concurrent requests", at=at)
 
 
-def _log(values: Iterable[float], label: str, room: float = 0.0) -> _Log:
-    """An axis around values; room: the share of it above them that is left free."""
+def _log(values: Iterable[float], label: str) -> _Log:
+    """An axis around values."""
     found = [log10(value) for value in values]
-    low, high = min(found) - 0.08, max(found) + 0.08
-    return _Log(low, low + (high - low) / (1 - room), label)
+    return _Log(min(found) - 0.08, max(found) + 0.08, label)
 
 
 def _speed(kind: str, loops: Sequence[Json]) -> Chart:
@@ -109,8 +106,7 @@ def _lines(name: str, title: str, label: str, loops: Sequence[Json], figure: Cal
     about = f"{title} of each target over the number of concurrent requests; whiskers reach from the "
     about += "lowest to the highest round."
     limits = [figure(one)[end] for one in loops for end in ("low", "high")]
-    y = _log(limits, label, room=(_LINE * ceil(len(targets) / _COLUMNS) + 10) / (_HEIGHT - _FRAME))
-    chart = Chart(name, title, about, _over_concurrency(loops), y, height=_HEIGHT)
+    chart = Chart(name, title, about, _over_concurrency(loops), _log(limits, label), height=_HEIGHT)
     for target in targets:
         style = STYLES[target]
         own = [one for one in loops if one["target"] == target]
@@ -120,15 +116,8 @@ def _lines(name: str, title: str, label: str, loops: Sequence[Json], figure: Cal
             chart.whisker(x, log10(spread["low"]), log10(spread["high"]), style)
             tip = f"{target}, {one['concurrency']:,} at a time\n{label}: {spread_text(spread)}"
             chart.dot((x, log10(spread["median"])), style, tip, hollow="dashed" in style)
-    _legend(chart, targets)
+    chart.key([(f"{'○' if 'dashed' in STYLES[one] else '●'} {one}", STYLES[one]) for one in targets])
     return chart
-
-
-def _legend(chart: Chart, targets: Sequence[str]) -> None:
-    for place, target in enumerate(targets):
-        row, column = divmod(place, _COLUMNS)
-        mark = "○" if "dashed" in STYLES[target] else "●"
-        chart.text(60 + _COLUMN * column, 59 + _LINE * row, f"{mark} {target}", STYLES[target])
 
 
 def _yardsticks(one: Json) -> list[tuple[str, str]]:
@@ -140,7 +129,7 @@ def _ratios(loops: Sequence[Json]) -> Chart:
     """Seam's requests per second as a multiple of others', taken within a round."""
     about = "Requests a second of Seam with a bias, as a multiple of the bare forwarder's and of LiteLLM's."
     limits = [one["speed"][other][end] for one in loops for other, _ in _yardsticks(one) for end in _ENDS]
-    y = _log([1.0, *limits], "times as many requests/s", room=0.24)
+    y = _log([1.0, *limits], "times as many requests/s")
     chart = Chart("ratios", "Seam against others", about, _over_concurrency(loops), y, height=_HEIGHT)
     chart.line([(chart.x.low, 0.0), (chart.x.high, 0.0)], "reference")
     entries = []
@@ -158,7 +147,7 @@ def _ratios(loops: Sequence[Json]) -> Chart:
                 chart.whisker(x, log10(ratio["low"]), log10(ratio["high"]), style)
                 tip = f"{words}, {10**x:,.0f} at a time\n{spread_text(ratio)} times {other}'s"
                 chart.dot((x, log10(ratio["median"])), style, tip, hollow=bool(dashed))
-    chart.legend(entries)
+    chart.key(entries)
     return chart
 
 
