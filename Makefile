@@ -137,6 +137,8 @@ lab_train = @OMP_NUM_THREADS=1 .venv/bin/bench train --data $(LAB_COMPARED)/data
 
 $(LAB_COMPARED)/%: SHELL := bash
 $(LAB_COMPARED)/%: .SHELLFLAGS := -o pipefail -c
+# A student of another lab model is another student: bench train then says so.
+$(call lab_results,tool-teacher mixed-sft $(LAB_QUICK) $(LAB_STUDENTS)): bench/lab/adapter/adapter_model.safetensors
 $(LAB_COMPARED)/tool-teacher/result.json:
 	$(call lab_train,--how sft --only tool --base .cache/lab/lab)
 
@@ -160,7 +162,7 @@ lab: lab-ready
 lab-quick: lab-ready
 	$(call lab_side_by_side,$(LAB_QUICK))
 
-lab-ready: .venv/.made .venv-vllm/.made
+lab-ready: .venv/.made .venv-vllm/.made .venv-bfcl/.made
 	@.venv-vllm/bin/python -m bench.lab.merge >/dev/null
 	@test -e .cache/lab/data/train.jsonl || .venv-vllm/bin/python -m bench.lab.data
 	@$(PY) -m bench.train.lab --out $(LAB_COMPARED)/data.jsonl

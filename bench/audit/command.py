@@ -119,6 +119,8 @@ def command(
             for name, path in (("teacher", teacher), ("student", student), ("base", base))
         }
         plan = _plan(shared, {**common, **told, "tokens": steps, **examples_of.told}, examples_of.files)
+        checkpoints = process.weights({"--teacher": teacher, "--student": student, "--base": base})
+        plan = plan.model_copy(update={"data": plan.data | checkpoints})
         with RunFolder.open(shared.folder("audit"), plan) as run:
             examples, records = examples_of.read(), run.records()
             entry = _read_checkpoint(wanted, examples, tops, records, run)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.calibrate.asking import Answer, Asking, asking
+from bench.calibrate.margins import DRY
 from bench.decisions.example import Example
 from bench.errors import CheckFailed
 from bench.served import Served, connected, entry_for
@@ -41,7 +42,7 @@ async def read(
     """Hand each example's record to `take` with its id.
 
     Raises:
-        CheckFailed: the first one can't be read.
+        CheckFailed: none of the first ones can be read.
         ServerUnreachable: the server stops answering; what was taken stays.
     """
     upstream = connected(url, api_key_env)
@@ -53,12 +54,13 @@ async def read(
             async def one(example: Example) -> None:
                 take(example.id, await reader.record(example))
 
-            for example in examples[:1]:
-                record = await reader.record(example)
-                if reason := record.get("errored") or record.get("unmeasurable"):
-                    raise CheckFailed(reason, where=known.model, mend="see to that, and repeat")
-                take(example.id, record)
-            await server.each(examples[1:], one)
+            first = {example.id: await reader.record(example) for example in examples[:DRY]}
+            reasons = [record.get("errored") or record.get("unmeasurable") for record in first.values()]
+            if reasons and all(reasons):
+                raise CheckFailed(str(reasons[0]), where=known.model, mend="see to that, and repeat")
+            for id, record in first.items():
+                take(id, record)
+            await server.each(examples[DRY:], one)
     finally:
         await upstream.aclose()
 

@@ -60,15 +60,15 @@ class Row(BaseModel):
             raise ValueError("top_logprobs is not of the shape of top_ids")
         if len(self.logprobs or ()) != len(self.ids):
             raise ValueError("the decision position has not as many log-probabilities as ids")
-        if any(value > 1e-3 for value in self.logprobs or ()):
-            raise ValueError("a log-probability is above 0: give natural logarithms")
+        if not all(value <= 1e-3 for value in self.logprobs or ()):
+            raise ValueError("a log-probability is above 0 or no number: give natural logarithms")
         return self
 
 
 def read(path: Path) -> Iterator[Row]:
-    """The rows of a set, each with an id. Raises InputError naming the row that is none."""
+    """The rows of a set, each with an id of its own. Raises InputError naming the row that is none."""
     rows = _parquet(path) if path.suffix == ".parquet" else _lines(path)
-    number = 0
+    number, seen = 0, set[str]()
     for number, document in enumerate(rows, 1):
         try:
             row = Row.model_validate(document)
@@ -76,7 +76,15 @@ def read(path: Path) -> Iterator[Row]:
             raise InputError(
                 explain(error, Row), where=f"{path} row {number}", mend="docs/auditing.md has the schema"
             ) from None
-        yield row if row.id else row.model_copy(update={"id": f"{path.stem}:{number}"})
+        own = row.id or f"{path.stem}:{number}"
+        if own in seen:
+            raise InputError(
+                f"the id {own!r} stands twice",
+                where=f"{path} row {number}",
+                mend="give each prompt an id, and its conversation as group",
+            )
+        seen.add(own)
+        yield row.model_copy(update={"id": own})
     if not number:
         raise InputError("holds no row", where=str(path), mend="give one prompt a row")
 

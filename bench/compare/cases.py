@@ -15,6 +15,7 @@ from bench.errors import InputError
 from bench.run.when2call.figures import told_label
 from bench.score.bfcl import GOLD
 from bench.score.figures import agreement, missing, no_agreement
+from bench.score.loops import LOOPED
 from calibrators.actions import Action
 
 Json = dict[str, Any]
@@ -103,7 +104,12 @@ def _bfcl(records: Iterable[Json]) -> Outcomes:
 def _multi(record: Json, gone: bool) -> dict[str, Value]:
     names = {"gar": "hit", "acc": "passed", "gar_at_gold_turn": "hit_at_gold_turn"}
     read = {figure: record.get(member) for figure, member in names.items()}
-    return _values(read | record.get("loops", {}), gone) | _costs(record)
+    return _values(read | _loops(record, gone), gone) | _costs(record)
+
+
+def _loops(record: Json, gone: bool) -> Json:
+    """Its loops; of a case that is gone by name only, and nothing in runs that were scored without them."""
+    return dict.fromkeys(LOOPED) if gone else record.get("loops", {})
 
 
 def _single(record: Json, gone: bool) -> dict[str, Value]:
@@ -158,7 +164,7 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
         scored = [record for record in own if record["state"] == "scored"]
         lost = Lost.UNMEASURABLE if any(r["state"] == "unmeasurable" for r in own) else Lost.ERRORED
         acc = _mean([record["passed"] for record in scored], lost)
-        found[ALL_TASKS, task] = {"acc": acc, **_mean_loops(scored), **_mean_costs(own)}
+        found[ALL_TASKS, task] = {"acc": acc, **_mean_loops(scored, lost), **_mean_costs(own)}
         for label in own[0]["hits"]:
             found[label, task] = {
                 "gar": _mean([record["hits"][label] for record in scored], lost),
@@ -167,12 +173,9 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
     return found
 
 
-def _mean_loops(scored: Sequence[Json]) -> dict[str, Value]:
-    told = [record["loops"] for record in scored if "loops" in record]
-    names = told[0] if told else ()
-    return {
-        name: _mean([own[name] for own in told if own[name] is not None], Lost.UNMEASURABLE) for name in names
-    }
+def _mean_loops(scored: Sequence[Json], lost: Lost) -> dict[str, Value]:
+    told = [_loops(record, gone=False) for record in scored]
+    return {name: _mean([own[name] for own in told if own.get(name) is not None], lost) for name in LOOPED}
 
 
 def _mean_costs(records: Iterable[Json]) -> dict[str, Value]:

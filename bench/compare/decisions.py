@@ -108,10 +108,11 @@ def compare(
         "runs": {
             label: {
                 "curve": _curve(own, by_run[label].bias, decoding),
-                **_separation(base, measured, own, decoding, seed),
+                **_separation(base, measured, System(label, by_run[label].folder, OFF, 0.0), decoding, seed),
                 "contextual": {
-                    arm: _separation(base, measured, _under(own, bias), decoding, seed)
-                    for arm, bias in by_run[label].contextual.items()
+                    system.arm: _separation(base, measured, system, decoding, seed)
+                    for system in systems
+                    if system.folder.label == label and isinstance(system.bias, Contextual)
                 },
             }
             for label, own in measured.items()
@@ -338,25 +339,31 @@ def _curve(measured: Measured, bias: float, decoding: figures.Decoding) -> Json:
 
 
 def _separation(
-    base: System, measured: Mapping[str, Measured], after: Measured, decoding: figures.Decoding, seed: int
+    base: System, measured: Mapping[str, Measured], system: System, decoding: figures.Decoding, seed: int
 ) -> Json:
-    """How well a run's margins tell the labels apart, alone and beside those of the baseline's run.
+    """How well a system's margins tell the labels apart, alone and beside the baseline's.
 
-    measured: all runs by label. The changes are None for that run itself; so is the one at equal recall where
-    the first token alone doesn't show what the baseline does, or at temperature 1.
+    measured: all runs by label. The changes are None for the baseline's own run under the same b(x) or none;
+    so is the one at equal recall where the first token alone doesn't show what the baseline does, or at
+    temperature 1.
     """
+    after = _under(measured[system.folder.label], system.bias or 0.0)
     found: Json = {"auc": auc(after.margin, after.due, after.groups, seed=seed)._asdict()}
     found |= {"auc_change": None, "at_equal_recall": None}
-    if measured[base.folder.label] is after:
+    # A scalar moves no case past another.
+    if system.folder is base.folder and _contextual(system) == _contextual(base):
         return found
-    one, two = _on_both(measured[base.folder.label], after)
+    one, two = _on_both(_under(measured[base.folder.label], base.bias or 0.0), after)
     found["auc_change"] = auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
     if base.bias is not None and decoding == "greedy":
-        at = _under(one, base.bias)
         found["at_equal_recall"] = equal_recall_difference(
-            at.entries(0.0, decoding), at.gap, two.gap, one.due, one.groups, seed=seed
+            one.entries(0.0, decoding), one.gap, two.gap, one.due, one.groups, seed=seed
         )._asdict()
     return found
+
+
+def _contextual(system: System) -> Contextual | None:
+    return system.bias if isinstance(system.bias, Contextual) else None
 
 
 def _on_both(before: Measured, after: Measured) -> tuple[Measured, Measured]:

@@ -9,6 +9,7 @@ was chosen on, and some play BFCL's conversations, the vanilla student also unde
 """
 
 import argparse
+import hashlib
 import json
 import re
 import shutil
@@ -25,7 +26,7 @@ import yaml
 from bench.errors import InputError
 from bench.lab.script import script
 from bench.lab.server import NAME, Settings, checkpoint, lab_server
-from bench.runs import result_of
+from bench.runs import DataFile, result_of
 
 Json = dict[str, Any]
 
@@ -38,6 +39,8 @@ PROBES: Mapping[str, Json] = {"sri": {"sri": {"variant": "v1"}}, "cri": {"cri": 
 AUDITED, DECISIONS, REPLIES, CONVERSATIONS = 80, 400, 120, 12
 """How many prompts, decisions, whole replies and conversations are taken of each: on two cores a decision
 takes a second, a reply two to three and a conversation a minute."""
+SERVED = "served.json"
+"""The digests of the weights that were compared so far, by name."""
 WALLS = "walls.jsonl"
 """What each command took, in seconds; one that was repeated has a line each time."""
 _REPLY_TOKENS = 128
@@ -102,7 +105,8 @@ def modules(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     """vLLM's options that serve adapters beside the model that they are for."""
     rank = max(_rank(folder / name) for name in names)
     served = [f"{name}={(folder / name / 'adapter').resolve()}" for name in names]
-    fixed = ("--enable-lora", "--max-loras", "1", "--max-lora-rank", str(rank))
+    # A slot for each: where requests of two take turns in one, every turn loads an adapter for 20 seconds.
+    fixed = ("--enable-lora", "--max-loras", str(len(names)), "--max-lora-rank", str(rank))
     return (*fixed, "--lora-modules", *served)
 
 
@@ -112,22 +116,44 @@ def _rank(run: Path) -> int:
     return next(rank for rank in (8, 16, 32, 64, 128) if rank >= config["r"])
 
 
-def calibrated_arms(folder: Path, student: str) -> list[Arm]:
+def check_weights(folder: Path, known: Mapping[str, Path]) -> None:
+    """Keep the digests of files of weights by name.
+
+    Raises InputError where one was compared with other weights: its figures are those of the old ones.
+    """
+    file = folder / SERVED
+    before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    now = {name: DataFile.of(path).sha256 for name, path in known.items()}
+    for name, digest in now.items():
+        if before.get(name, digest) != digest:
+            raise InputError(
+                "has other weights than those that were compared",
+                where=str(known[name]),
+                mend=f"remove {folder}/calibrated-*, replies-*, loops-* and {SERVED}",
+            )
+    file.write_text(json.dumps({**before, **now}, indent=2) + "\n", "utf-8")
+
+
+def weights(folder: Path, name: str) -> Path:
+    """An adapter's file."""
+    return folder / name / "adapter" / "adapter_model.safetensors"
+
+
+def calibrated_arms(folder: Path, run: Path) -> list[Arm]:
     """A student at its own b, under its own b(x), offered or not, and under the probes.
 
-    folder: of the comparison; its profiles are written there.
+    folder: where profiles are written; run: the student's calibration, of its name.
     """
-    run = folder / "calibrated" / student
+    student = run.name
     arms = [Arm(f"{student}-b", student, run / "profile" / f"{student}.yaml")]
     profiles: dict[str, Json] = {}
     if fitted := result_of(run)["contextual"]["fitted"]:
         profiles["bx"] = {"bias": {"contextual": {n: fitted[n] for n in ("b0", "weights", "low", "high")}}}
     profiles |= PROBES
-    place = folder / "profiles"
-    place.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for short, content in profiles.items():
         name = f"{student}-{short}"
-        path = place / f"{name}.yaml"
+        path = folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"name": name, **content}, sort_keys=False), "utf-8")
         arms.append(Arm(name, student, path))
     return arms
@@ -160,68 +186,86 @@ def calibrate(url: str, requests: Path, names: Sequence[str], limit: int) -> Non
     for name in names:
         bench("calibrate", "--upstream", url, "--model", name, "--requests", requests, "--name", name,
               "--no-generate", "--max-tokens", _REPLY_TOKENS, "--limit", limit,
-              "--out", COMPARED / "calibrated" / name)  # fmt: skip
+              "--out", _calibrated(limit) / name)  # fmt: skip
 
 
-def reply(url: str, requests: Path, names: Sequence[str]) -> None:
-    """Whole replies of each checkpoint's first seed to decisions that no bias was chosen on."""
-    arms = [Arm(name, name) for name in names if not _SEEDED.search(name)]
-    if VANILLA in names:
-        arms += [Arm(f"{VANILLA}-again", VANILLA), *calibrated_arms(COMPARED, VANILLA)]
-    bench("run", "decisions", "--upstream", url, "--requests", requests, "--limit", REPLIES,
-          "--max-tokens", _REPLY_TOKENS, *_options(arms), "--out", COMPARED / "replies")  # fmt: skip
+def _calibrated(limit: int) -> Path:
+    return COMPARED / f"calibrated-{limit}"
 
 
-def converse(url: str, names: Sequence[str]) -> None:
-    """BFCL's conversations: mixed SFT, the union student, and vanilla as it is and calibrated."""
-    arms = [Arm(name, name) for name in (MIXED, JOINED, VANILLA) if name in names]
-    if VANILLA in names:
-        calibrated = calibrated_arms(COMPARED, VANILLA)
-        arms += [Arm(f"{VANILLA}-again", VANILLA), *calibrated]
-    bench("run", "bfcl", "--upstream", url, "--categories", "multi_turn_base", "--limit", CONVERSATIONS,
-          "--fields", json.dumps({"max_tokens": _REPLY_TOKENS}), *_options(arms),
-          "--out", COMPARED / "loops")  # fmt: skip
+def reply(url: str, requests: Path, names: Sequence[str], limit: int) -> Path:
+    """Whole replies of each checkpoint's first seed to decisions that no bias was chosen on; their run."""
+    first = [name for name in names if not _SEEDED.search(name)]
+    return _run("replies", [*map(_plain, first), *_vanilla(names, limit)],
+                "decisions", "--upstream", url, "--requests", requests, "--limit", min(REPLIES, limit),
+                "--max-tokens", _REPLY_TOKENS)  # fmt: skip
 
 
-def _options(arms: Sequence[Arm]) -> list[str]:
-    return [part for arm in arms for part in ("--arm", str(arm))]
+def converse(url: str, names: Sequence[str], limit: int) -> Path:
+    """BFCL's conversations by mixed SFT, union, and vanilla as it is and calibrated; their run."""
+    first = [name for name in (MIXED, JOINED, VANILLA) if name in names]
+    fields = json.dumps({"max_tokens": _REPLY_TOKENS})
+    return _run("loops", [*map(_plain, first), *_vanilla(names, limit)],
+                "bfcl", "--upstream", url, "--categories", "multi_turn_base", "--limit", CONVERSATIONS,
+                "--threads", CONVERSATIONS, "--fields", fields)  # fmt: skip
 
 
-def beside(names: Sequence[str]) -> None:
-    """The comparisons: first tokens beside mixed SFT and the joined student, the rest beside vanilla too."""
-    calibrated = [f"{name}={COMPARED / 'calibrated' / name}" for name in names]
-    for label, runs, baselines in (
-        ("first", calibrated, (MIXED, JOINED)),
-        ("replies", [COMPARED / "replies"], (VANILLA, JOINED)),
-        ("loops", [COMPARED / "loops"], (VANILLA, JOINED)),
-    ):
-        for baseline in baselines:
-            if baseline in names:
-                out = COMPARED / f"{label}-beside-{baseline}"
-                # It takes seconds, and one that was made before may be of fewer checkpoints.
-                shutil.rmtree(out, ignore_errors=True)
-                bench("compare", *runs, "--baseline", baseline, "--out", out)
+def _plain(name: str) -> Arm:
+    return Arm(name, name)
+
+
+def _vanilla(names: Sequence[str], limit: int) -> list[Arm]:
+    """The vanilla student once more, for the noise floor, and calibrated."""
+    if VANILLA not in names:
+        return []
+    calibrated = calibrated_arms(COMPARED / "profiles", _calibrated(limit) / VANILLA)
+    return [Arm(f"{VANILLA}-again", VANILLA), *calibrated]
+
+
+def _run(label: str, arms: Sequence[Arm], *arguments: object) -> Path:
+    """A bench run, in a folder of its own for these arms: more of them later are another run."""
+    options = [*arguments, *(part for arm in arms for part in ("--arm", arm))]
+    digest = hashlib.sha256(json.dumps(list(map(str, options))).encode()).hexdigest()
+    out = COMPARED / f"{label}-{digest[:8]}"
+    bench("run", *options, "--out", out)
+    return out
+
+
+def beside(label: str, runs: Sequence[object], baselines: Sequence[str]) -> None:
+    """Compare runs beside each of the baselines."""
+    for baseline in baselines:
+        out = COMPARED / f"{label}-beside-{baseline}"
+        # It takes seconds, and one that was made before may be of fewer checkpoints.
+        shutil.rmtree(out, ignore_errors=True)
+        bench("compare", *runs, "--baseline", baseline, "--out", out)
 
 
 def compare(limit: int) -> None:
     """Audit, calibrate, reply, converse and compare what is trained."""
-    names = [NAME, *trained(COMPARED)]
+    students = trained(COMPARED)
+    names = [NAME, *students]
+    model = checkpoint()
+    files = {name: weights(COMPARED, name) for name in (*TEACHERS, *students)}
+    check_weights(COMPARED, {NAME: model / "model.safetensors", **files})
     lines = list(decisions(ROOT / "data"))
     requests = _written("decisions", lines)
     audit(requests)
-    arguments = modules(COMPARED, names[1:])
     settings = Settings(
-        checkpoint(),
+        model,
         port=_PORT,
         kv_cache_gb=_KV_CACHE_GB,
         start_seconds=_START_SECONDS,
-        arguments=arguments,
+        arguments=modules(COMPARED, students),
     )
     with lab_server(settings) as server:
         calibrate(server.url, requests, names, limit)
-        reply(server.url, _written("unseen", list(unseen(lines, COMPARED / "calibrated" / NAME))), names)
-        converse(server.url, names)
-    beside(names)
+        left = _written(f"unseen-{limit}", list(unseen(lines, _calibrated(limit) / NAME)))
+        replies = reply(server.url, left, names, limit)
+        loops = converse(server.url, names, limit)
+    calibrated = [f"{name}={_calibrated(limit) / name}" for name in names]
+    beside("first", calibrated, [name for name in (MIXED, JOINED) if name in names])
+    for label, run in (("replies", replies), ("loops", loops)):
+        beside(label, [run], [name for name in (VANILLA, JOINED) if name in names])
 
 
 def _written(name: str, lines: Sequence[str]) -> Path:

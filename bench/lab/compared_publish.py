@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import InputError
-from bench.lab.compared import COMPARED, MIXED, TEACHERS, trained
+from bench.lab.compared import COMPARED, MIXED, TEACHERS, check_weights, trained, weights
 from bench.lab.script import script
 from bench.lab.server import NAME
 from bench.report.words import arm_name, estimate_text, plain
@@ -31,6 +31,7 @@ def publish(folder: Path, out: Path = OUT) -> None:
     result = result_of(folder / f"first-beside-{MIXED}")
     if set(result["runs"]) != {NAME, *names}:
         raise InputError("other checkpoints were compared", where=str(folder), mend="run `make lab-compare`")
+    check_weights(folder, {name: weights(folder, name) for name in (*TEACHERS, *names)})
     for name in (*TEACHERS, *names):
         shutil.copytree(folder / name / "adapter", out / name, dirs_exist_ok=True)
     plan = read_manifest(folder / MIXED).plan.arguments
@@ -52,7 +53,8 @@ def _table(result: Mapping[str, Any]) -> str:
         own = result["first_token"].get(system["name"])
         if own is not None:
             rates = [estimate_text(own[figure]) for figure in ("over_calling", "call_recall")]
-            area = plain(result["runs"][system["run"]]["auc"])
+            run = result["runs"][system["run"]]
+            area = plain(run["contextual"].get(system["arm"], run)["auc"])
             rows.append("| " + " | ".join((arm_name(system["name"]), *rates, area)) + " |")
     return "\n".join(rows)
 

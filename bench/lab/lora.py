@@ -21,13 +21,13 @@ _PREFIX = "base_model.model."
 
 
 class _Adapted(torch.autograd.Function):  # type: ignore[misc]  # torch is absent where types are checked
-    """y = x (W + s B A)^T, with gradients for x, A and B but not for W."""
+    """y = x (W + s B A)^T + c, with gradients for x, A and B but not for W and c."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, folded: Any, a: Any, b: Any, scale: float) -> Any:
+    def forward(ctx: Any, x: Any, folded: Any, bias: Any, a: Any, b: Any, scale: float) -> Any:
         ctx.save_for_backward(x, folded, a, b)
         ctx.scale = scale
-        return linear(x, folded)
+        return linear(x, folded, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -37,7 +37,7 @@ class _Adapted(torch.autograd.Function):  # type: ignore[misc]  # torch is absen
         flat, inputs = grad.flatten(0, -2), x.flatten(0, -2)
         grad_b = ctx.scale * flat.T @ (inputs @ a.T.to(x.dtype))
         grad_a = ctx.scale * (flat @ b.to(x.dtype)).T @ inputs
-        return grad_x, None, grad_a.to(a.dtype), grad_b.to(b.dtype), None
+        return grad_x, None, None, grad_a.to(a.dtype), grad_b.to(b.dtype), None
 
 
 class Adapted(nn.Module):  # type: ignore[misc]
@@ -50,6 +50,7 @@ class Adapted(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.scale = alpha / rank
         self.base = base.weight.detach()
+        self.bias = None if base.bias is None else base.bias.detach()
         self.folded = self.base.clone()
         on = self.base.device
         self.a = nn.Parameter(torch.empty(rank, base.in_features, device=on))
@@ -64,7 +65,7 @@ class Adapted(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> Any:
         """The adapted map of x."""
-        return _Adapted.apply(x, self.folded, self.a, self.b, self.scale)
+        return _Adapted.apply(x, self.folded, self.bias, self.a, self.b, self.scale)
 
 
 def attach(model: nn.Module, layers: range, rank: int, alpha: float) -> dict[str, Adapted]:
@@ -106,8 +107,20 @@ def save(
 
 
 def load(folder: Path, adapted: dict[str, Adapted]) -> None:
-    """Take the weights that `save` wrote into attached maps of the same shape."""
+    """Take the weights that `save` wrote into attached maps.
+
+    Raises ValueError where its maps, or its rank or scale, are others.
+    """
     tensors = load_file(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    names = {f"{_PREFIX}{path}.lora_{part}.weight" for path in adapted for part in "AB"}
+    if names != set(tensors):
+        layers = config.get("layers_to_transform") or "all"
+        raise ValueError(f"it is of other linear maps (layers {layers})")
+    rank, scale = config["r"], config["lora_alpha"] / config["r"]
+    first = next(iter(adapted.values()))
+    if (rank, scale) != (len(first.a), first.scale):
+        raise ValueError(f"it is of rank {rank} and scale {scale:g}, not {len(first.a)} and {first.scale:g}")
     with torch.no_grad():
         for path, module in adapted.items():
             module.a.copy_(tensors[f"{_PREFIX}{path}.lora_A.weight"])

@@ -12,6 +12,9 @@ from bench.score.emissions import Call, Emission, Offered, Turn, violates
 LOOPS: Final = (2, 3, 5, 10)
 """The k of Loop@k."""
 
+LOOPED: Final = ("calls_per_turn", "loop_at_3")
+"""What `of_case` has."""
+
 NOTHING: Final = "nothing of the kind was run"
 """The reason of a figure whose denominator is 0."""
 
@@ -51,8 +54,8 @@ def loops(
 
 def of_case(case: Case) -> dict[str, float | None]:
     """The diagnostics that comparisons pair, of one case by itself: null where no turn ran."""
-    counted = {"calls_per_turn": _calls_per_turn(case), "loop_at_3": _loop_at(3)(case)}
-    return {name: hits / of if of else None for name, (hits, of) in counted.items()}
+    counted = zip(LOOPED, (_calls_per_turn(case), _loop_at(3)(case)), strict=True)
+    return {name: hits / of if of else None for name, (hits, of) in counted}
 
 
 def _ratios(counts: Mapping[str, Sequence[Pair]], clusters: Sequence[Hashable], seed: int) -> dict[str, Any]:

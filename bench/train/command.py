@@ -109,7 +109,7 @@ def command(
         arguments=arguments,
         seed=shared.seed,
         limit=shared.limit,
-        data={"data": DataFile.of(data)},
+        data={"data": DataFile.of(data), **process.weights(folders)},
     )
     with RunFolder.open(shared.folder("train"), plan) as run:
         if not run.done:

@@ -20,7 +20,7 @@ class CheckpointError(Exception):
 def load(folder: Path, base: Path | None, device: str, kept: Any = None) -> Any:
     """The model of a folder, for inference.
 
-    base: what an adapter is put on whose adapter_config.json names no folder that is here.
+    base: what an adapter is put on; None for what its adapter_config.json names.
     kept: the weights' torch type; None for fp32 on a CPU and the checkpoint's own elsewhere.
 
     Raises:
@@ -43,12 +43,16 @@ def load(folder: Path, base: Path | None, device: str, kept: Any = None) -> Any:
 
 
 def base_of(folder: Path, base: Path | None) -> Path:
-    """The whole checkpoint under a folder: itself, or what its adapter is for."""
+    """The whole checkpoint under a folder: itself, or what its adapter is put on."""
     if not is_adapter(folder):
         return folder
+    return base or named_base(folder)
+
+
+def named_base(folder: Path) -> Path:
+    """What an adapter says that it is for: a folder, or a name that no folder has."""
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
-    named = Path(config["base_model_name_or_path"])
-    return named if base is None or named.is_dir() else base
+    return Path(config["base_model_name_or_path"])
 
 
 def is_adapter(folder: Path) -> bool:

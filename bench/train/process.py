@@ -10,6 +10,7 @@ from typing import Any
 
 from bench import environments
 from bench.errors import InputError
+from bench.runs import DataFile
 
 Json = dict[str, Any]
 
@@ -33,6 +34,21 @@ def checkpoint(path: Path, option: str) -> Path:
             mend="give the folder of a checkpoint or an adapter",
         )
     return path
+
+
+def weights(folders: Mapping[str, Path | None]) -> dict[str, DataFile]:
+    """What a plan holds of checkpoints, by the name of each: their configurations and weights.
+
+    So that a run goes on with those that it began with, and with no others of the same folder.
+    """
+    kinds = (".safetensors", ".bin", ".json")
+    return {
+        f"{name}/{file.name}": DataFile.of(file)
+        for name, folder in folders.items()
+        if folder is not None
+        for file in sorted(folder.iterdir())
+        if file.suffix in kinds and ("config" in file.name or "model" in file.name)
+    }
 
 
 def lines(python: Path, module: str, job: Mapping[str, Any]) -> Iterator[Json]:

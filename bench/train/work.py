@@ -23,7 +23,7 @@ from bench.errors import InputError
 from bench.lab import lora
 from bench.lab.train import schedule
 from bench.train.losses import INTERVENTIONS, Loss, Positions, distillation
-from bench.train.models import CheckpointError, Prompts, device, load
+from bench.train.models import CheckpointError, Prompts, device, is_adapter, load, named_base
 from bench.train.settings import SFT, Settings
 from bench.train.trajectories import Only, Trajectory, read
 from calibrators.entry import NoEntry
@@ -115,6 +115,11 @@ class Trainer:
             raise CheckpointError("calls open with the tool's name, so the entry set differs by prompt")
         self.settings = Settings(entry=entry.tokens, **job.settings)
         found = read(Path(job.data), job.only)
+        if any(entry.after_for(one.request) for one in found):
+            raise CheckpointError(
+                "the model reasons before it decides, so that a reply's first token is no decision; switch "
+                'that off in the data: "chat_template_kwargs": {"enable_thinking": false}'
+            )
         self.lessons = lessons(self.prompts, found, job.max_tokens, job.max_prompt)
         torch.manual_seed(job.seed)
         kept = {"fp32": torch.float32, "bf16": torch.bfloat16}[job.precision]
@@ -124,14 +129,22 @@ class Trainer:
         if not self.adapted:
             raise CheckpointError(f"{base}: has none of the linear maps {', '.join(lora.MAPS)}")
         if job.start:
-            lora.load(Path(job.start), self.adapted)
+            try:
+                lora.load(Path(job.start), self.adapted)
+            except ValueError as error:
+                raise CheckpointError(f"{job.start}: can't be begun from: {error}") from None
         self.parameters = [p for module in self.adapted.values() for p in (module.a, module.b)]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=job.rate, weight_decay=0.0)
         self.teachers: dict[bool, Any] = {}
         if job.how != SFT:
             for call, folder in ((True, job.tool_teacher), (False, job.response_teacher)):
                 assert folder is not None
-                self.teachers[call] = load(Path(folder), base, where, kept).requires_grad_(False)
+                self.teachers[call] = self._teacher(Path(folder), where, kept)
+
+    def _teacher(self, folder: Path, where: str, kept: Any) -> Any:
+        # An adapter that names a checkpoint which is not here was put on the student's.
+        own = is_adapter(folder) and not named_base(folder).is_dir()
+        return load(folder, Path(self.job.base) if own else None, where, kept).requires_grad_(False)
 
     def step(self) -> Json:
         """One optimizer step; returns its figures."""
@@ -148,6 +161,8 @@ class Trainer:
             total, told = self._distilled(self._taught(chosen, number))
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        if not bool(torch.isfinite(total.detach() + norm)):
+            raise CheckpointError(f"step {number + 1}: the loss is no longer finite; lower --rate")
         for group in self.optimizer.param_groups:
             group["lr"] = job.rate * schedule(number, job.steps, min(WARMUP, job.steps))
         self.optimizer.step()

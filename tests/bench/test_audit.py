@@ -101,10 +101,15 @@ def test_the_page_has_its_chart_and_can_be_made_again(bench: Bench, tmp_path: Pa
         ({"should_call": False}, "top_ids"),
         ({"should_call": "no", "top_ids": [1]}, "should_call"),
         ({"should_call": False, "top_ids": [1], "top_logprobs": [0.4]}, "a log-probability is above 0"),
+        ({"should_call": False, "top_ids": [1], "top_logprobs": [math.nan]}, "above 0 or no number"),
+        (
+            {"should_call": False, "top_ids": [1], "id": "p0"},
+            "the id 'p0' stands twice; give each",
+        ),
         ({"should_call": False, "top_ids": [1, 2], "top_logprobs": [-1.0]}, "not of the shape of top_ids"),
         ({"should_call": False, "top_ids": [[1]], "decision": 1}, "decision is 1 and top_ids has 1"),
     ],
-    ids=["no-support", "no-label", "positive", "shape", "decision"],
+    ids=["no-support", "no-label", "positive", "nan", "twice", "shape", "decision"],
 )
 def test_a_row_that_is_none_is_named(bench: Bench, tmp_path: Path, line: Json, told: str) -> None:
     with pytest.raises(Shown) as shown:
@@ -208,6 +213,31 @@ def test_a_server_gives_exact_ranks_and_as_much_mass_as_it_lists(
     assert result["entry"] == [ENTRY]
     records = len(bench.records())
     assert records == 12
+
+
+@pytest.mark.whole
+def test_a_prompt_that_is_refused_is_counted_and_stops_nothing_unless_all_are(
+    bench: Bench, tmp_path: Path
+) -> None:
+    class Refusing(Ranking):
+        refused: tuple[str, ...] = ("00",)
+
+        def answer(self, path: str, body: Json) -> tuple[int, object]:
+            if path == "/tokenize" and any(each in json.dumps(body) for each in self.refused):
+                return 400, {"error": {"message": "the prompt is too long"}}
+            return super().answer(path, body)
+
+    server = Refusing()
+    with running(server) as url:
+        arguments = ("audit", "--upstream", url, "--requests", prompts(tmp_path))
+        sides = bench.document(*arguments)["sides"]
+        assert sum(side["counts"]["errored"] for side in sides.values()) == 1
+        server.refused = tuple(f"{number:02}" for number in range(12))
+        with pytest.raises(Shown, match="the prompt is too long; see to that, and repeat"):
+            bench.text(*arguments, "--out", tmp_path / "run")
+        server.refused = ()
+        sides = bench.document(*arguments, "--out", tmp_path / "run")["sides"]
+        assert sum(side["counts"]["errored"] for side in sides.values()) == 0
 
 
 @pytest.mark.whole

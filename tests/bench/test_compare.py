@@ -239,6 +239,8 @@ def test_a_bias_that_depends_on_the_request_is_compared_and_said_where_it_is_not
     # And as the baseline: without a bias two more of four are over-calls.
     back = bench.document("compare", run, "--baseline", arm)
     assert claimed(back, "b = 0", "over_calling")["outcomes"]["gained"] == 2
+    assert back["runs"]["a"]["auc_change"]["estimate"] == -4.5 / 16
+    assert back["runs"]["a"]["contextual"][arm]["auc_change"] is None
     page = (run.parent / "page").resolve()
     bench.text("compare", run, "--out", page)
     assert f"a, {arm}" in (page / "report.html").read_text()
@@ -432,6 +434,15 @@ def test_loops_are_compared_case_by_case(bench: Bench, tmp_path: Path) -> None:
     calls = claimed(document, "b", "calls_per_turn", "multi_turn_base")
     assert (calls["before"], calls["after"], calls["test"]) == (3.0, 1.5, None)
     assert "Loop@3" in (bench.run / "report.html").read_text()
+
+
+def test_loops_of_an_errored_case_are_errored_too(bench: Bench, tmp_path: Path) -> None:
+    kept = {"calls_per_turn": 1.0, "loop_at_3": 0.0}
+    one = [bfcl_case("m", "base", n, True, True, loops=kept) for n in range(8)]
+    gone = {key: one[0][key] for key in ("key", "model", "category", "id")} | {"error": "too long"}
+    a, b = bfcl_run(tmp_path / "a", one), bfcl_run(tmp_path / "b", [gone, *one[1:]])
+    found = claimed(bench.document("compare", a, b), "b", "loop_at_3", "multi_turn_base")
+    assert found["dropped"] == {"not_run": 0, "errored": 1, "unmeasurable": 0}
 
 
 def test_errored_and_lost_cases_are_dropped_from_both_arms(bench: Bench, tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from bench.errors import InputError
-from bench.lab.compared import Arm, calibrated_arms, decisions, modules, trained, unseen
+from bench.lab.compared import (
+    Arm,
+    calibrated_arms,
+    check_weights,
+    decisions,
+    modules,
+    trained,
+    unseen,
+    weights,
+)
 from bench.lab.compared_publish import publish
 from bench.runs import Plan, RunFolder
 from proxy.profiles import read_profile
@@ -19,6 +28,7 @@ def checkpoint(folder: Path, name: str, rank: int = 4, *, finished: bool = True)
     with RunFolder.open(folder / name, plan) as run:
         (run.path / "adapter").mkdir()
         (run.path / "adapter" / "adapter_config.json").write_text(json.dumps({"r": rank}))
+        (run.path / "adapter" / "adapter_model.safetensors").write_text(name)
         if finished:
             run.finish({})
 
@@ -63,11 +73,10 @@ def test_whole_replies_are_made_where_no_bias_was_chosen(tmp_path: Path) -> None
 def test_a_student_is_compared_under_its_biases_and_the_probes(
     tmp_path: Path, fitted: dict[str, Any] | None
 ) -> None:
-    with RunFolder.open(
-        tmp_path / "calibrated" / "vanilla-0", Plan(command="calibrate", arguments={}, seed=0)
-    ) as run:
+    folder = tmp_path / "vanilla-0"
+    with RunFolder.open(folder, Plan(command="calibrate", arguments={}, seed=0)) as run:
         run.finish({"contextual": {"fitted": fitted, "offered": False}})
-    arms = calibrated_arms(tmp_path, "vanilla-0")
+    arms = calibrated_arms(tmp_path / "profiles", folder)
     names = ["vanilla-0-b", *(["vanilla-0-bx"] if fitted else []), "vanilla-0-sri", "vanilla-0-cri"]
     assert [arm.name for arm in arms] == names
     assert str(arms[0]) == f"vanilla-0-b=model=vanilla-0,profile={arms[0].profile}"
@@ -103,9 +112,16 @@ def compared(folder: Path, *labels: str) -> None:
     own = {"over_calling": estimate(0.2), "call_recall": estimate(0.9)}
     result = {
         "pairing": {"cases": 120, "due": 58},
-        "systems": [{"name": f"{label}, b = -1", "run": label} for label in labels],
-        "first_token": {f"{label}, b = -1": own for label in labels},
-        "runs": {label: {"auc": estimate(0.93)} for label in labels},
+        "systems": [
+            {"name": f"{label}, {arm}", "run": label, "arm": arm}
+            for label in labels
+            for arm in ("b = -1", "b(x)")
+        ],
+        "first_token": {f"{label}, {arm}": own for label in labels for arm in ("b = -1", "b(x)")},
+        "runs": {
+            label: {"auc": estimate(0.93), "contextual": {"b(x)": {"auc": estimate(0.95)}}}
+            for label in labels
+        },
     }
     (folder / "first-beside-mixed-sft").mkdir()
     (folder / "first-beside-mixed-sft" / "result.json").write_text(json.dumps(result))
@@ -118,8 +134,20 @@ def test_adapters_are_published_with_the_figures_of_their_comparison(tmp_path: P
     publish(tmp_path, tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| vanilla-0, b = −1 | 20.0 % (15.0–25.0) | 90.0 % (85.0–95.0) | 0.930 |" in card
+    assert "| vanilla-0, b(x) | 20.0 % (15.0–25.0) | 90.0 % (85.0–95.0) | 0.950 |" in card
     assert "120 held-out decisions that no b was chosen on, 58 of them with a call due" in card
     assert (tmp_path / "out" / "tool-teacher" / "adapter_config.json").exists()
+
+
+def test_figures_of_other_weights_are_not_taken_for_those_of_a_checkpoint(tmp_path: Path) -> None:
+    for name in ("mixed-sft", "tool-teacher", "response-teacher"):
+        checkpoint(tmp_path, name)
+    compared(tmp_path, "lab", "mixed-sft")
+    check_weights(tmp_path, {"mixed-sft": weights(tmp_path, "mixed-sft")})
+    check_weights(tmp_path, {"mixed-sft": weights(tmp_path, "mixed-sft")})
+    weights(tmp_path, "mixed-sft").write_text("trained again")
+    with pytest.raises(InputError, match="other weights than those that were compared; remove"):
+        publish(tmp_path, tmp_path / "out")
 
 
 def test_a_checkpoint_that_was_not_compared_is_not_published(tmp_path: Path) -> None:

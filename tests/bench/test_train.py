@@ -107,6 +107,18 @@ def test_a_line_that_is_no_conversation_is_named(
     assert told in shown.value.line
 
 
+def test_a_run_goes_on_with_the_weights_that_it_began_with_only(
+    bench: Bench, data: Path, base: Path, tmp_path: Path
+) -> None:
+    arguments = ("train", "--how", "sft", "--base", base, "--data", data, "--python", sys.executable)
+    for _ in range(2):
+        with pytest.raises(Shown, match=r"bench\.train\.work: "):  # no torch here
+            bench.text(*arguments, "--out", tmp_path / "run")
+    (base / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(Shown, match=r"--base/model\.safetensors"):
+        bench.text(*arguments, "--out", tmp_path / "run")
+
+
 def test_distillation_wants_both_sides(bench: Bench, data: Path, base: Path) -> None:
     data.write_text(json.dumps(conversation(call=True)) + "\n")
     teachers = ("--tool-teacher", base, "--response-teacher", base)

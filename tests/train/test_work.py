@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ pytest.importorskip("peft", reason="peft lives in vLLM's environment", exc_type=
 import torch
 
 from bench.audit import reading
+from bench.lab import lora
 from bench.train.losses import INTERVENTIONS, distillation
-from bench.train.models import Prompts, load
+from bench.train.models import CheckpointError, Prompts, base_of, load, named_base
 from bench.train.trajectories import read
 from bench.train.work import Job, Trainer, lessons, work
 from calibrators.openers import Hint
@@ -183,6 +186,67 @@ def test_bf16_weights_have_an_adapter_that_steps_in_fp32(
     trainer = Trainer(distilling(checkpoint, data, tmp_path / "run", precision="bf16"))
     assert {p.dtype for p in trainer.parameters} == {torch.float32}
     assert trainer.teachers[True].dtype == trainer.student.dtype == torch.bfloat16
+
+
+def test_linear_maps_with_a_bias_keep_it(tmp_path: Path) -> None:
+    """Qwen2's attention has them."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, num_attention_heads=2, num_key_value_heads=1)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    ids = torch.tensor([[5, 6, 7]])
+    before = model(ids).logits.detach()
+    lora.attach(model, range(2), rank=2, alpha=4.0)
+    torch.testing.assert_close(model(ids).logits, before)
+
+
+def test_a_model_that_reasons_first_is_refused(
+    checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = replace(Prompts(checkpoint).entry(Hint()), after=(9,))
+    monkeypatch.setattr(Prompts, "entry", lambda self, hint: entry)
+    with pytest.raises(CheckpointError, match="reasons before it decides"):
+        Trainer(job(checkpoint, data, tmp_path / "run"))
+
+
+def test_a_loss_that_is_no_longer_finite_ends_the_run_before_it_is_kept(
+    checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CheckpointError, match="no longer finite; lower --rate"):
+        work(job(checkpoint, data, tmp_path / "run", rate=1e30, every=1))
+    assert all(line["loss"] < 1e9 for line in lines(capsys)[1:])
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"), [({"rank": 4}, "rank 2"), ({"base": "deeper"}, "other linear maps")]
+)
+def test_an_adapter_of_other_shape_is_no_beginning(
+    checkpoint: Path, data: Path, tmp_path: Path, changed: Json, told: str
+) -> None:
+    work(job(checkpoint, data, tmp_path / "first", steps=1))
+    if "base" in changed:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig.from_pretrained(checkpoint, num_hidden_layers=3)
+        shutil.copytree(checkpoint, tmp_path / "deeper")
+        LlamaForCausalLM(config).save_pretrained(tmp_path / "deeper")
+        changed = {"base": str(tmp_path / "deeper")}
+    start = str(tmp_path / "first" / "adapter")
+    with pytest.raises(CheckpointError, match=told):
+        Trainer(job(checkpoint, data, tmp_path / "run", start=start, **changed))
+
+
+def test_an_adapter_is_put_on_the_base_that_is_named(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    work(job(checkpoint, data, tmp_path / "run", steps=1))
+    adapter = tmp_path / "run" / "adapter"
+    assert base_of(adapter, None) == named_base(adapter) == checkpoint
+    assert base_of(adapter, tmp_path) == tmp_path
+    assert base_of(checkpoint, tmp_path) == checkpoint
 
 
 # The audit's reader ------------------------------------------------------------------------------
