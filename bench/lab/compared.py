@@ -196,7 +196,7 @@ def _calibrated(limit: int) -> Path:
 def reply(url: str, requests: Path, names: Sequence[str], limit: int) -> Path:
     """Whole replies of each checkpoint's first seed to decisions that no bias was chosen on; their run."""
     first = [name for name in names if not _SEEDED.search(name)]
-    return _run("replies", [*map(_plain, first), *_vanilla(names, limit)],
+    return _run("replies", limit, [*map(_plain, first), *_vanilla(names, limit)],
                 "decisions", "--upstream", url, "--requests", requests, "--limit", min(REPLIES, limit),
                 "--max-tokens", _REPLY_TOKENS)  # fmt: skip
 
@@ -205,7 +205,7 @@ def converse(url: str, names: Sequence[str], limit: int) -> Path:
     """BFCL's conversations by mixed SFT, union, and vanilla as it is and calibrated; their run."""
     first = [name for name in (MIXED, JOINED, VANILLA) if name in names]
     fields = json.dumps({"max_tokens": _REPLY_TOKENS})
-    return _run("loops", [*map(_plain, first), *_vanilla(names, limit)],
+    return _run("loops", limit, [*map(_plain, first), *_vanilla(names, limit)],
                 "bfcl", "--upstream", url, "--categories", "multi_turn_base", "--limit", CONVERSATIONS,
                 "--threads", CONVERSATIONS, "--fields", fields)  # fmt: skip
 
@@ -222,10 +222,13 @@ def _vanilla(names: Sequence[str], limit: int) -> list[Arm]:
     return [Arm(f"{VANILLA}-again", VANILLA), *calibrated]
 
 
-def _run(label: str, arms: Sequence[Arm], *arguments: object) -> Path:
-    """A bench run, in a folder of its own for these arms: more of them later are another run."""
+def _run(label: str, limit: int, arms: Sequence[Arm], *arguments: object) -> Path:
+    """A bench run, in a folder of its own for these arms: more of them later are another run.
+
+    limit: of the decisions that their biases were chosen on.
+    """
     options = [*arguments, *(part for arm in arms for part in ("--arm", arm))]
-    digest = hashlib.sha256(json.dumps(list(map(str, options))).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([limit, *map(str, options)]).encode()).hexdigest()
     out = COMPARED / f"{label}-{digest[:8]}"
     bench("run", *options, "--out", out)
     return out
@@ -259,7 +262,7 @@ def compare(limit: int) -> None:
     )
     with lab_server(settings) as server:
         calibrate(server.url, requests, names, limit)
-        left = _written(f"unseen-{limit}", list(unseen(lines, _calibrated(limit) / NAME)))
+        left = _written("unseen", list(unseen(lines, _calibrated(limit) / NAME)))
         replies = reply(server.url, left, names, limit)
         loops = converse(server.url, names, limit)
     calibrated = [f"{name}={_calibrated(limit) / name}" for name in names]

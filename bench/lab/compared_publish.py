@@ -6,13 +6,15 @@ The card's figures come from the comparison's own result, so that the two can't 
 """
 
 import argparse
+import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.errors import InputError
-from bench.lab.compared import COMPARED, MIXED, TEACHERS, check_weights, trained, weights
+from bench.lab.compared import COMPARED, MIXED, TEACHERS, WALLS, check_weights, trained, weights
 from bench.lab.script import script
 from bench.lab.server import NAME
 from bench.report.words import arm_name, estimate_text, plain
@@ -35,16 +37,38 @@ def publish(folder: Path, out: Path = OUT) -> None:
     for name in (*TEACHERS, *names):
         shutil.copytree(folder / name / "adapter", out / name, dirs_exist_ok=True)
     plan = read_manifest(folder / MIXED).plan.arguments
-    (out / "README.md").write_text(card(result, plan), "utf-8")
+    seconds = {name: result_of(folder / name)["seconds"] for name in (*TEACHERS, *names)}
+    (out / "README.md").write_text(card(result, plan, {**seconds, **_stages(folder)}), "utf-8")
 
 
-def card(result: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """The card of a comparison beside mixed SFT; `plan` are the arguments that mixed SFT was trained with."""
+def card(result: Mapping[str, Any], plan: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
+    """The card of a comparison beside mixed SFT.
+
+    plan: the arguments that mixed SFT was trained with; seconds: what each part took.
+    """
     pairing = result["pairing"]
     numbers = {name: plan[name] for name in ("rank", "steps", "batch")}
+    costs = ["| part | seconds |", "| --- | ---: |", *(f"| {n} | {s:,.0f} |" for n, s in seconds.items())]
     return TEMPLATE.read_text("utf-8").format(
-        **numbers, cases=pairing["cases"], due=pairing["due"], table=_table(result)
+        **numbers, cases=pairing["cases"], due=pairing["due"], table=_table(result), costs="\n".join(costs)
     )
+
+
+def _stages(folder: Path) -> dict[str, float]:
+    """Seconds of the comparison's commands by kind, and how many were run.
+
+    Of one that was repeated the longest counts, since then it worked.
+    """
+    longest: dict[str, float] = {}
+    for line in (folder / WALLS).read_text("utf-8").splitlines():
+        told = json.loads(line)
+        longest[told["command"]] = max(told["seconds"], longest.get(told["command"], 0.0))
+    kinds: dict[str, list[float]] = {}
+    for command, took in longest.items():
+        kind = re.match(r"bench (?:run )?\w+", command)
+        assert kind is not None, command
+        kinds.setdefault(kind[0], []).append(took)
+    return {f"`{kind}`, {len(each)} times": sum(each) for kind, each in kinds.items()}
 
 
 def _table(result: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ def checkpoint(folder: Path, name: str, rank: int = 4, *, finished: bool = True)
         (run.path / "adapter" / "adapter_config.json").write_text(json.dumps({"r": rank}))
         (run.path / "adapter" / "adapter_model.safetensors").write_text(name)
         if finished:
-            run.finish({})
+            run.finish({"seconds": 480.4})
 
 
 def test_finished_checkpoints_are_compared_and_teachers_are_not_among_them(tmp_path: Path) -> None:
@@ -123,6 +123,9 @@ def compared(folder: Path, *labels: str) -> None:
             for label in labels
         },
     }
+    walls = [("bench audit --out a", 90.0), ("bench audit --out b", 60.0), ("bench audit --out a", 2.0)]
+    lines = [json.dumps({"command": command, "seconds": took}) for command, took in walls]
+    (folder / "walls.jsonl").write_text("".join(line + "\n" for line in lines))
     (folder / "first-beside-mixed-sft").mkdir()
     (folder / "first-beside-mixed-sft" / "result.json").write_text(json.dumps(result))
 
@@ -135,6 +138,8 @@ def test_adapters_are_published_with_the_figures_of_their_comparison(tmp_path: P
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| vanilla-0, b = −1 | 20.0 % (15.0–25.0) | 90.0 % (85.0–95.0) | 0.930 |" in card
     assert "| vanilla-0, b(x) | 20.0 % (15.0–25.0) | 90.0 % (85.0–95.0) | 0.950 |" in card
+    assert "| vanilla-0 | 480 |" in card
+    assert "| `bench audit`, 2 times | 150 |" in card
     assert "120 held-out decisions that no b was chosen on, 58 of them with a call due" in card
     assert (tmp_path / "out" / "tool-teacher" / "adapter_config.json").exists()
 
