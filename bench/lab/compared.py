@@ -36,9 +36,9 @@ TEACHERS = ("response-teacher", "tool-teacher")
 MIXED, VANILLA, JOINED = "mixed-sft", "vanilla-0", "union-0"
 PROBES: Mapping[str, Json] = {"sri": {"sri": {"variant": "v1"}}, "cri": {"cri": {"variant": "retry"}}}
 """Calibrations of the vanilla student beside its biases."""
-AUDITED, DECISIONS, REPLIES, CONVERSATIONS = 80, 400, 120, 12
-"""How many prompts, decisions, whole replies and conversations are taken of each: on two cores a decision
-takes a second, a reply two to three and a conversation a minute."""
+AUDITED, DECISIONS, CONVERSATIONS = 80, 400, 12
+"""How many prompts, decisions and conversations are taken of each: on two cores a decision takes a second, a
+whole reply one or two, and a conversation a quarter of a minute."""
 SERVED = "served.json"
 """The digests of the weights that were compared so far, by name."""
 WALLS = "walls.jsonl"
@@ -197,7 +197,7 @@ def reply(url: str, requests: Path, names: Sequence[str], limit: int) -> Path:
     """Whole replies of each checkpoint's first seed to decisions that no bias was chosen on; their run."""
     first = [name for name in names if not _SEEDED.search(name)]
     return _run("replies", limit, [*map(_plain, first), *_vanilla(names, limit)],
-                "decisions", "--upstream", url, "--requests", requests, "--limit", min(REPLIES, limit),
+                "decisions", "--upstream", url, "--requests", requests,
                 "--max-tokens", _REPLY_TOKENS)  # fmt: skip
 
 
@@ -266,7 +266,8 @@ def compare(limit: int) -> None:
         replies = reply(server.url, left, names, limit)
         loops = converse(server.url, names, limit)
     calibrated = [f"{name}={_calibrated(limit) / name}" for name in names]
-    beside("first", calibrated, [name for name in (MIXED, JOINED) if name in names])
+    # Each seed's joined student, for the vanilla student of the same seed.
+    beside("first", calibrated, [name for name in names if name == MIXED or name.startswith("union-")])
     for label, run in (("replies", replies), ("loops", loops)):
         beside(label, [run], [name for name in (VANILLA, JOINED) if name in names])
 
