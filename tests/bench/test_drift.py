@@ -184,6 +184,7 @@ def test_windows_are_named_by_time(
     assert (group["reference"]["replies"], group["current"]["replies"]) == (reference, current)
 
 
+@pytest.mark.whole
 def test_the_same_log_gives_the_same_figures_again(bench: Bench, tmp_path: Path) -> None:
     file = moved(tmp_path, USUAL)
     assert bench.document("drift", file) == bench.document("drift", file)

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.probes.table import VARIANTS, conversations, tables
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "probes.md"
 
 
+@pytest.mark.whole
 async def test_the_documented_tables_are_what_the_variants_do() -> None:
     """Where this fails, paste what `python -m tests.probes.table` prints."""
     assert await tables() in DOCUMENT.read_text("utf-8")

@@ -21,6 +21,7 @@ BODY = compact(chat(stream=True))
 SLOW = Reply(writes=(chunk(content="Hel"), Wait(3), chunk(content="lo."), chunk("stop"), DONE))
 
 
+@pytest.mark.whole
 async def test_sigterm_lets_open_streams_end_and_refuses_new_requests(tmp_path: Path) -> None:
     async with Upstream([SLOW] * 3) as upstream:
         async with serving(written(tmp_path, upstream.url, {})) as process:

@@ -286,6 +286,7 @@ async def test_requests_that_want_no_record_have_no_span_and_keep_their_trace(
     assert collector.spans == []
 
 
+@pytest.mark.whole
 async def test_a_collector_that_is_down_costs_no_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
