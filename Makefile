@@ -129,16 +129,15 @@ LAB_QUICK := mixed-sft vanilla-0 union-0
 LAB_STUDENTS := restore-first-0 placebo-0 soft-clamp-0 vanilla-1 union-1 soft-clamp-1 \
     logit-penalty-0 restore-all-0 hard-clip-0 global-reweight-0
 LAB_JOBS ?= 2
-LAB_TEACHERS := $(LAB_COMPARED)/tool-teacher/result.json $(LAB_COMPARED)/response-teacher/result.json
 lab_results = $(1:%=$(LAB_COMPARED)/%/result.json)
-lab_side_by_side = @$(MAKE) --silent --no-print-directory -j$(LAB_JOBS) $(lab_results)
+lab_side_by_side = @$(MAKE) --silent --no-print-directory -j$(LAB_JOBS) $(call lab_results,$(1))
 lab_train = @OMP_NUM_THREADS=1 .venv/bin/bench train --data $(LAB_COMPARED)/data.jsonl --precision bf16 --rate 5e-4 \
     --max-prompt 128 --max-tokens 12 --rank 4 --steps 60 $(1) --out $(@D) 2>&1 | sed -u 's|^|$(notdir $(@D)): |'
 
 $(LAB_COMPARED)/%: SHELL := bash
 $(LAB_COMPARED)/%: .SHELLFLAGS := -o pipefail -c
 # A student of another lab model is another student: bench train then says so.
-$(call lab_results,tool-teacher mixed-sft $(LAB_QUICK) $(LAB_STUDENTS)): bench/lab/adapter/adapter_model.safetensors
+$(call lab_results,tool-teacher $(LAB_QUICK) $(LAB_STUDENTS)): bench/lab/adapter/adapter_model.safetensors
 $(LAB_COMPARED)/tool-teacher/result.json:
 	$(call lab_train,--how sft --only tool --base .cache/lab/lab)
 
@@ -150,8 +149,9 @@ $(LAB_COMPARED)/mixed-sft/result.json:
 	$(call lab_train,--how sft --base .cache/lab/lab)
 
 # A student's name is its intervention and its seed.
-$(LAB_COMPARED)/%/result.json: | $(LAB_TEACHERS)
-	$(call lab_train,--how $(shell echo $* | sed 's/-[0-9]*$$//') --seed $(lastword $(subst -, ,$*)) \
+lab_seed = $(lastword $(subst -, ,$*))
+$(LAB_COMPARED)/%/result.json: | $(call lab_results,tool-teacher response-teacher)
+	$(call lab_train,--how $(*:%-$(lab_seed)=%) --seed $(lab_seed) \
 	    --base .cache/lab/lab --tool-teacher $(LAB_COMPARED)/tool-teacher/adapter \
 	    --response-teacher $(LAB_COMPARED)/response-teacher/adapter)
 

@@ -118,9 +118,9 @@ def command(
             name: str(path) if path else None
             for name, path in (("teacher", teacher), ("student", student), ("base", base))
         }
-        plan = _plan(shared, {**common, **told, "tokens": steps, **examples_of.told}, examples_of.files)
         checkpoints = process.weights({"--teacher": teacher, "--student": student, "--base": base})
-        plan = plan.model_copy(update={"data": plan.data | checkpoints})
+        arguments = {**common, **told, "tokens": steps, **examples_of.told}
+        plan = _plan(shared, arguments, examples_of.files, checkpoints=checkpoints)
         with RunFolder.open(shared.folder("audit"), plan) as run:
             examples, records = examples_of.read(), run.records()
             entry = _read_checkpoint(wanted, examples, tops, records, run)
@@ -150,13 +150,19 @@ class _Examples:
         return sampled(grouped(self._sources.read()), self._shared.limit, self._shared.seed)
 
 
-def _plan(shared: Shared, arguments: Json, files: Sequence[Path], upstream: Json | None = None) -> Plan:
+def _plan(
+    shared: Shared,
+    arguments: Json,
+    files: Sequence[Path],
+    upstream: Json | None = None,
+    checkpoints: Mapping[str, DataFile] | None = None,
+) -> Plan:
     return Plan(
         command="audit",
         arguments=arguments,
         seed=shared.seed,
         limit=shared.limit,
-        data={str(path): DataFile.of(path) for path in files},
+        data={**{str(path): DataFile.of(path) for path in files}, **(checkpoints or {})},
         upstream=upstream,
     )
 

@@ -94,6 +94,13 @@ def compared(
     return told, fitted.bias if fitted.gain.beats else None
 
 
+def fitted_of(told: Json | None) -> Contextual | None:
+    """The fitted bias that `compared` told of, as a run's result keeps it; None where none was fitted."""
+    if not told or not told["fitted"]:
+        return None
+    return Contextual(**{name: told["fitted"][name] for name in ("b0", "weights", "low", "high")})
+
+
 def _on_test(before: Measured, after: Measured, decoding: Decoding, seed: int) -> Json:
     """The figures of both, and what the second changes against the first."""
     claims = {}

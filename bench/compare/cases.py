@@ -104,12 +104,9 @@ def _bfcl(records: Iterable[Json]) -> Outcomes:
 def _multi(record: Json, gone: bool) -> dict[str, Value]:
     names = {"gar": "hit", "acc": "passed", "gar_at_gold_turn": "hit_at_gold_turn"}
     read = {figure: record.get(member) for figure, member in names.items()}
-    return _values(read | _loops(record, gone), gone) | _costs(record)
-
-
-def _loops(record: Json, gone: bool) -> Json:
-    """Its loops; of a case that is gone by name only, and nothing in runs that were scored without them."""
-    return dict.fromkeys(LOOPED) if gone else record.get("loops", {})
+    # Of a case that is gone by name only; runs may have been scored without them.
+    loops = dict.fromkeys(LOOPED) if gone else record.get("loops", {})
+    return _values(read | loops, gone) | _costs(record)
 
 
 def _single(record: Json, gone: bool) -> dict[str, Value]:
@@ -174,7 +171,7 @@ def _tau2(records: Iterable[Json]) -> Outcomes:
 
 
 def _mean_loops(scored: Sequence[Json], lost: Lost) -> dict[str, Value]:
-    told = [_loops(record, gone=False) for record in scored]
+    told = [record.get("loops", {}) for record in scored]
     return {name: _mean([own[name] for own in told if own.get(name) is not None], lost) for name in LOOPED}
 
 

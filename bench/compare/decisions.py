@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.calibrate import figures
-from bench.calibrate.contextual import biases_of, moved_by
+from bench.calibrate.contextual import biases_of, fitted_of, moved_by
 from bench.calibrate.generation import AGAIN, OFF, arm_figures, disagreement, is_call, is_scored
 from bench.calibrate.margins import Measured
 from bench.compare.folders import Folder
@@ -55,11 +55,11 @@ class _Run:
     @property
     def contextual(self) -> dict[str, Contextual]:
         """The fitted b(x) by its arm's name, which says where it was not offered; empty without one."""
-        told = self.folder.result.get("contextual") or {}
-        if not told.get("fitted"):
+        told = self.folder.result.get("contextual")
+        bias = fitted_of(told)
+        if told is None or bias is None:
             return {}
-        fitted = {name: told["fitted"][name] for name in ("b0", "weights", "low", "high")}
-        return {"b(x)" if told["offered"] else "b(x), not offered": Contextual(**fitted)}
+        return {"b(x)" if told["offered"] else "b(x), not offered": bias}
 
 
 def compare(
@@ -82,17 +82,31 @@ def compare(
     base = baseline(systems, wanted)
     by_run = {run.folder.label: run for run in runs}
     measured = {run.folder.label: Measured.of(examples, run.rows) for run in runs}
+    biased = {
+        system.name: _under(measured[system.folder.label], system.bias)
+        for system in systems
+        if system.bias is not None
+    }
     first_token = {
         system.name: {
-            **figures.at_bias(_under(measured[system.folder.label], system.bias), 0.0, decoding, seed),
+            **figures.at_bias(biased[system.name], 0.0, decoding, seed),
             "bias": _scalar(system),
             "counts": _counts(examples, by_run[system.folder.label]),
         }
         for system in systems
-        if system.bias is not None
+        if system.name in biased
+    }
+    # Where the first token doesn't show what the baseline does, its run without a bias stands for it.
+    before = biased.get(base.name, measured[base.folder.label])
+    apart = {
+        (system.folder.label, system.arm): _separation(
+            base, before, system, biased[system.name], decoding, seed
+        )
+        for system in systems
+        if system.arm == OFF or isinstance(system.bias, Contextual)
     }
     measures = [
-        *_first_token(systems, by_run, measured, examples, decoding, seed),
+        *_first_token(systems, by_run, biased, examples, decoding, seed),
         *_whole_replies(systems, by_run, examples, seed),
     ]
     told: Json = {
@@ -108,12 +122,8 @@ def compare(
         "runs": {
             label: {
                 "curve": _curve(own, by_run[label].bias, decoding),
-                **_separation(base, measured, System(label, by_run[label].folder, OFF, 0.0), decoding, seed),
-                "contextual": {
-                    system.arm: _separation(base, measured, system, decoding, seed)
-                    for system in systems
-                    if system.folder.label == label and isinstance(system.bias, Contextual)
-                },
+                **apart[label, OFF],
+                "contextual": {arm: apart[label, arm] for arm in by_run[label].contextual},
             }
             for label, own in measured.items()
         },
@@ -221,15 +231,15 @@ def _systems(runs: Sequence[_Run]) -> list[System]:
 def _first_token(
     systems: Sequence[System],
     runs: Mapping[str, _Run],
-    measured: Mapping[str, Measured],
+    biased: Mapping[str, Measured],
     examples: Sequence[Example],
     decoding: figures.Decoding,
     seed: int,
 ) -> list[Measure]:
     values: dict[str, Values] = {}
     for system in systems:
-        if system.bias is not None:
-            own = _under(measured[system.folder.label], system.bias)
+        if system.name in biased:
+            own = biased[system.name]
             entered = own.entries(0.0, decoding).tolist()
             known = dict(zip((example.id for example in own.examples), entered, strict=True))
             rows = runs[system.folder.label].rows
@@ -339,21 +349,20 @@ def _curve(measured: Measured, bias: float, decoding: figures.Decoding) -> Json:
 
 
 def _separation(
-    base: System, measured: Mapping[str, Measured], system: System, decoding: figures.Decoding, seed: int
+    base: System, before: Measured, system: System, after: Measured, decoding: figures.Decoding, seed: int
 ) -> Json:
     """How well a system's margins tell the labels apart, alone and beside the baseline's.
 
-    measured: all runs by label. The changes are None for the baseline's own run under the same b(x) or none;
-    so is the one at equal recall where the first token alone doesn't show what the baseline does, or at
-    temperature 1.
+    before, after: the decisions under the baseline's bias and under the system's. The changes are None for
+    the baseline's own run under the same b(x) or none; so is the one at equal recall where the first token
+    alone doesn't show what the baseline does, or at temperature 1.
     """
-    after = _under(measured[system.folder.label], system.bias or 0.0)
     found: Json = {"auc": auc(after.margin, after.due, after.groups, seed=seed)._asdict()}
     found |= {"auc_change": None, "at_equal_recall": None}
     # A scalar moves no case past another.
     if system.folder is base.folder and _contextual(system) == _contextual(base):
         return found
-    one, two = _on_both(_under(measured[base.folder.label], base.bias or 0.0), after)
+    one, two = _on_both(before, after)
     found["auc_change"] = auc_difference(one.margin, two.margin, one.due, one.groups, seed=seed)._asdict()
     if base.bias is not None and decoding == "greedy":
         found["at_equal_recall"] = equal_recall_difference(

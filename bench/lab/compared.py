@@ -17,12 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from bench.calibrate import profile
+from bench.calibrate.contextual import fitted_of
 from bench.errors import InputError
 from bench.lab.script import script
 from bench.lab.server import NAME, Settings, checkpoint, lab_server
@@ -103,15 +103,15 @@ def trained(folder: Path) -> list[str]:
 
 def modules(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     """vLLM's options that serve adapters beside the model that they are for."""
-    rank = max(_rank(folder / name) for name in names)
-    served = [f"{name}={(folder / name / 'adapter').resolve()}" for name in names]
+    rank = max(_rank(adapter(folder, name)) for name in names)
+    served = [f"{name}={adapter(folder, name).resolve()}" for name in names]
     # A slot for each: where requests of two take turns in one, every turn loads an adapter for 20 seconds.
     fixed = ("--enable-lora", "--max-loras", str(len(names)), "--max-lora-rank", str(rank))
     return (*fixed, "--lora-modules", *served)
 
 
-def _rank(run: Path) -> int:
-    config = json.loads((run / "adapter" / "adapter_config.json").read_text("utf-8"))
+def _rank(adapter: Path) -> int:
+    config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     # vLLM takes these ranks and no others.
     return next(rank for rank in (8, 16, 32, 64, 128) if rank >= config["r"])
 
@@ -134,9 +134,14 @@ def check_weights(folder: Path, known: Mapping[str, Path]) -> None:
     file.write_text(json.dumps({**before, **now}, indent=2) + "\n", "utf-8")
 
 
+def adapter(folder: Path, name: str) -> Path:
+    """Where `bench train` leaves a checkpoint's adapter."""
+    return folder / name / "adapter"
+
+
 def weights(folder: Path, name: str) -> Path:
-    """An adapter's file."""
-    return folder / name / "adapter" / "adapter_model.safetensors"
+    """An adapter's weights."""
+    return adapter(folder, name) / "adapter_model.safetensors"
 
 
 def calibrated_arms(folder: Path, run: Path) -> list[Arm]:
@@ -147,15 +152,12 @@ def calibrated_arms(folder: Path, run: Path) -> list[Arm]:
     student = run.name
     arms = [Arm(f"{student}-b", student, run / "profile" / f"{student}.yaml")]
     profiles: dict[str, Json] = {}
-    if fitted := result_of(run)["contextual"]["fitted"]:
-        profiles["bx"] = {"bias": {"contextual": {n: fitted[n] for n in ("b0", "weights", "low", "high")}}}
+    if bias := fitted_of(result_of(run)["contextual"]):
+        profiles["bx"] = {"bias": {"contextual": asdict(bias)}}
     profiles |= PROBES
-    folder.mkdir(exist_ok=True)
     for short, content in profiles.items():
         name = f"{student}-{short}"
-        path = folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump({"name": name, **content}, sort_keys=False), "utf-8")
-        arms.append(Arm(name, student, path))
+        arms.append(Arm(name, student, profile.write(folder, {"name": name, **content})))
     return arms
 
 
@@ -177,7 +179,7 @@ def bench(*arguments: object) -> None:
 def audit(requests: Path) -> None:
     """Which supports of the teachers hold the entry."""
     for teacher in TEACHERS:
-        bench("audit", "--teacher", COMPARED / teacher / "adapter", "--student", ROOT / NAME,
+        bench("audit", "--teacher", adapter(COMPARED, teacher), "--student", ROOT / NAME,
               "--requests", requests, "--limit", AUDITED, "--out", COMPARED / "audit" / teacher)  # fmt: skip
 
 

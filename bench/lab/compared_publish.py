@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import InputError
-from bench.lab.compared import COMPARED, MIXED, TEACHERS, WALLS, check_weights, trained, weights
+from bench.lab.compared import COMPARED, MIXED, TEACHERS, WALLS, adapter, check_weights, trained, weights
 from bench.lab.script import script
 from bench.lab.server import NAME
 from bench.report.words import arm_name, estimate_text, plain
@@ -35,7 +35,7 @@ def publish(folder: Path, out: Path = OUT) -> None:
         raise InputError("other checkpoints were compared", where=str(folder), mend="run `make lab-compare`")
     check_weights(folder, {name: weights(folder, name) for name in (*TEACHERS, *names)})
     for name in (*TEACHERS, *names):
-        shutil.copytree(folder / name / "adapter", out / name, dirs_exist_ok=True)
+        shutil.copytree(adapter(folder, name), out / name, dirs_exist_ok=True)
     plan = read_manifest(folder / MIXED).plan.arguments
     seconds = {name: result_of(folder / name)["seconds"] for name in (*TEACHERS, *names)}
     (out / "README.md").write_text(card(result, plan, {**seconds, **_stages(folder)}), "utf-8")
